@@ -1,0 +1,196 @@
+"""Contract 1: what every graph takes and gives, and what a bundle's manifest says.
+
+`export` writes graphs to this contract, `engines` run them, and neither imports the other.
+
+Letters: B sequences, S new tokens, M scored rows, K draft, V vocabulary, L layers,
+H_kv key/value heads, D head width, T context.
+
+inputs
+    input_ids        int64 [B, S]        prefill chunk, or last committed token + K drafted ones
+    cached_lengths   int32 [B]           rows before it are valid
+    total_length     int32 []            max(cached_lengths) + S, on the host; lowering "ort" only
+    logit_rows       int64 [M]           indices into the flattened B*S rows that reach the head
+    past.{l}.key     kv_dtype [B, H_kv, T, D]
+    past.{l}.value   kv_dtype [B, H_kv, T, D]
+outputs
+    logits           float32 [M, V]
+    greedy_ids       int64 [M]           argmax of a row; ties go to the lowest id
+    present.{l}.key / present.{l}.value  bound to the buffers of past.{l}.*: nothing is copied
+
+V counts the ids that the tokenizer knows: a padded tail of the checkpoint's vocabulary is cut
+at export, so a padded id can neither be proposed nor accepted (docs/decisions/0001).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+Ids = npt.NDArray[np.int64]
+Logits = npt.NDArray[np.float32]
+
+CONTRACT = 1
+SCHEMA = 1
+MANIFEST = "specedge.json"
+
+INPUT_IDS = "input_ids"
+CACHED_LENGTHS = "cached_lengths"
+TOTAL_LENGTH = "total_length"
+LOGIT_ROWS = "logit_rows"
+LOGITS = "logits"
+GREEDY_IDS = "greedy_ids"
+
+Precision = Literal["fp32", "int8", "int4"]
+Lowering = Literal["ort"]
+
+
+def past(layer: int, part: Literal["key", "value"]) -> str:
+    """Name of a layer's KV input."""
+    return f"past.{layer}.{part}"
+
+
+def present(layer: int, part: Literal["key", "value"]) -> str:
+    """Name of the output that is bound to the same buffer as `past`."""
+    return f"present.{layer}.{part}"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GraphSpec(_Model):
+    """One graph of a bundle: where it lies and the sizes an engine must allocate."""
+
+    role: Literal["target", "draft"]
+    model: str  # path of the .onnx inside the bundle; the draft may point at the target's
+    weights: str  # external data beside it
+    model_type: str  # family, as the checkpoint names it
+    lowering: Lowering
+    precision: Precision
+    block_size: int | None = None  # of int4 / int8 weights
+    vocab: int  # V
+    layers: int  # L
+    hidden: int
+    heads: int
+    kv_heads: int  # H_kv
+    head_dim: int  # D
+    kv_dtype: Literal["float32"] = "float32"
+    context: int  # T, rows of the KV buffer; also bounds the rotary tables
+    max_verify: int  # widest verification the memory plan allows for: K + 1 <= max_verify
+    weight_bytes: int  # of `weights`
+    parameters: int
+
+    def kv_bytes(self, context: int | None = None) -> int:
+        """Bytes of one sequence's keys and values at `context` rows (default: the whole T)."""
+        rows = self.context if context is None else context
+        return 2 * self.layers * self.kv_heads * rows * self.head_dim * 4
+
+
+class TokenizerSpec(_Model):
+    """What pairing compared and what decoding needs to know about the tokenizer."""
+
+    vocab: int  # ids 0..vocab-1; equals GraphSpec.vocab
+    vocabulary_hash: str  # sha256 over "id<TAB>token bytes<NEWLINE>" in id order
+    bos_id: int | None
+    eos_ids: list[int]  # all ids that end a generation
+    pad_id: int | None
+    adds_bos: bool  # encoding a plain prompt starts with bos_id
+    has_chat_template: bool
+
+
+class SourceRecord(_Model):
+    """Where weights came from, for the person who must answer for them."""
+
+    kind: Literal["folder", "gguf", "package", "hub"]
+    reference: str  # as written in the config, without paths of the exporting machine
+    sha256: str | None  # of the single weights file, or of the joined parts
+    licence: str | None
+    licence_note: str | None = None
+
+
+class PairingProof(_Model):
+    """Why the draft may propose for the target (or why there is no draft)."""
+
+    usable: bool
+    compared_ids: int
+    first_difference: int | None = None
+    target_padded_to: int  # rows of the checkpoint's embedding, before the padded tail was cut
+    draft_padded_to: int
+    notes: list[str] = []
+
+
+class MemoryPlan(_Model):
+    """Bytes that a run needs; `total` is what a budget is compared with."""
+
+    context: int
+    max_verify: int
+    target_weights: int
+    target_kv: int
+    draft_weights: int
+    draft_kv: int
+    activations: int
+    total: int
+    budget: int | None = None
+
+
+class QualityRecord(_Model):
+    """Error of quantised weights against float32 arithmetic over the same checkpoint.
+
+    `kl`: mean KL(fp32 || quantised) in nats over the positions of a text, where both models fit.
+    `layerwise`: relative error of block outputs, where they do not.
+    """
+
+    method: Literal["kl", "layerwise"]
+    value: float
+    positions: int
+    rounding: str
+    detail: dict[str, float] = {}
+
+
+class SpeculationDefaults(_Model):
+    """The config's [speculation], carried along so that `run` needs the bundle only."""
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    proposers: list[str] = ["ngram", "draft"]
+    draft_length: int = 4
+    ngram_min: int = 2
+    ngram_max: int = 6
+
+
+class GenerationDefaults(_Model):
+    """The config's [generation]."""
+
+    temperature: float = 0.0
+    max_tokens: int = 512
+
+
+class FileRecord(_Model):
+    """One file of the bundle."""
+
+    sha256: str
+    bytes: int
+
+
+class Manifest(_Model):
+    """`specedge.json`."""
+
+    schema_version: int = SCHEMA
+    contract: int = CONTRACT
+    name: str
+    created: str  # UTC, ISO 8601
+    tool: dict[str, str]  # specedge and the libraries that wrote the graphs, by version
+    target: GraphSpec
+    draft: GraphSpec | None = None
+    tokenizer: TokenizerSpec
+    sources: dict[str, SourceRecord]  # by role
+    pairing: PairingProof | None = None
+    memory: MemoryPlan
+    quality: dict[str, QualityRecord] = {}  # by role
+    speculation: SpeculationDefaults = SpeculationDefaults()
+    generation: GenerationDefaults = GenerationDefaults()
+    files: dict[str, FileRecord]  # everything but specedge.json itself
+    notes: list[str] = []
+    extra: dict[str, Any] = {}
