@@ -1,0 +1,267 @@
+"""The config file: one TOML file describes a pair, and this is the one place that checks it.
+
+Every key is typed and has a range. A key that this version cannot honour is refused by name, so
+that a config never promises more than the run keeps. `load_config` turns whatever is wrong into
+`ConfigError`, one line for each finding: file, [section], what was found, what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from specedge.configs import find
+from specedge.contract import Lowering, Precision
+from specedge.errors import ConfigError
+from specedge.memory import MIN_CONTEXT, parse_size
+
+Rounding = Literal["nearest", "mse"]
+ProposerName = Literal["ngram", "draft"]
+MAX_CONTEXT = 1 << 20
+MAX_VERIFY = 512
+MARGIN = 1.03
+
+
+def _size(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return value
+    try:
+        return parse_size(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelConfig(_Section):
+    """[target] or [draft]: where a checkpoint comes from and how it is stored in the bundle."""
+
+    source: Text  # a folder, a .gguf file, a hub id, or package:NAME==VERSION
+    precision: Precision = "int4"
+    licence: Text | None = None
+    licence_note: Text | None = None
+    sha256: Sha256 | None = None  # of the weights file, or of the joined parts
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _known_precision(cls, value: object) -> object:
+        if value in ("fp16", "bf16"):
+            raise ValueError(
+                f"not available in this version; use {' | '.join(get_args(Precision))}"
+            )
+        return value
+
+
+class ExportConfig(_Section):
+    """[export]: the shape of the bundle."""
+
+    lowering: Lowering = "ort"
+    context: Annotated[int, Field(ge=MIN_CONTEXT, le=MAX_CONTEXT)] = 4096
+    max_verify: Annotated[int, Field(ge=1, le=MAX_VERIFY)] = 16
+    block_size: Literal[32, 64, 128] = 64
+    symmetric: bool = False
+    rounding: Rounding = "mse"
+    memory_budget: Size | None = None
+
+    @field_validator("lowering", mode="before")
+    @classmethod
+    def _known_lowering(cls, value: object) -> object:
+        if value == "standard":
+            raise ValueError("not available in this version; use ort")
+        return value
+
+    @model_validator(mode="after")
+    def _verify_fits(self) -> ExportConfig:
+        if self.max_verify > self.context:
+            raise ValueError(f"max_verify = {self.max_verify} is above context = {self.context}")
+        return self
+
+
+class SpeculationConfig(_Section):
+    """[speculation]: what a run does unless it is told otherwise."""
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    proposers: list[ProposerName] = ["ngram", "draft"]  # in priority order
+    draft_length: Annotated[int, Field(ge=0)] = 4  # K, at most max_verify - 1
+    ngram_min: Annotated[int, Field(ge=1, le=32)] = 2
+    ngram_max: Annotated[int, Field(ge=1, le=32)] = 6
+    acceptance: Literal["auto"] = "auto"
+    margin: Annotated[float, Field(ge=1.0, le=10.0)] = MARGIN
+
+    @field_validator("acceptance", mode="before")
+    @classmethod
+    def _known_acceptance(cls, value: object) -> object:
+        if value in ("rejection", "block", "coupled", "greedy"):
+            raise ValueError("not available in this version, which decodes greedily; use auto")
+        return value
+
+    @field_validator("margin")
+    @classmethod
+    def _known_margin(cls, value: float) -> float:
+        if value != MARGIN:
+            raise ValueError(f"not adjustable in this version, draft length is fixed; use {MARGIN}")
+        return value
+
+    @field_validator("proposers")
+    @classmethod
+    def _each_once(cls, value: list[ProposerName]) -> list[ProposerName]:
+        if len(set(value)) != len(value):
+            raise ValueError("lists a proposer twice")
+        return value
+
+    @model_validator(mode="after")
+    def _ngram_range(self) -> SpeculationConfig:
+        if self.ngram_min > self.ngram_max:
+            raise ValueError(f"ngram_min = {self.ngram_min} is above ngram_max = {self.ngram_max}")
+        return self
+
+
+class GenerationConfig(_Section):
+    """[generation]: defaults of a request."""
+
+    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT)] = 512
+
+    @field_validator("temperature")
+    @classmethod
+    def _greedy(cls, value: float) -> float:
+        if value != 0.0:
+            raise ValueError("sampling is not available in this version; use 0")
+        return value
+
+
+class Config(_Section):
+    """A whole config file."""
+
+    name: Name
+    target: ModelConfig
+    draft: ModelConfig | None = None
+    export: ExportConfig = ExportConfig()
+    speculation: SpeculationConfig = SpeculationConfig()
+    generation: GenerationConfig = GenerationConfig()
+
+    @model_validator(mode="after")
+    def _draft_length_fits(self) -> Config:
+        longest = self.export.max_verify - 1
+        if self.speculation.draft_length > longest:
+            raise ValueError(
+                f"[speculation] draft_length = {self.speculation.draft_length} is above {longest}, "
+                "which is [export] max_verify - 1; lower it or raise max_verify"
+            )
+        return self
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """Read and check a config; `path` may be the name of a shipped one.
+
+    Args:
+        overrides: "section.key=value"; the value is read as TOML, or as a string where it is none.
+
+    Raises:
+        ConfigError: no such file, not TOML (with line and column), an unknown key (with the
+            nearest known one), a value of the wrong type or outside its range.
+    """
+    file = find(path)
+    try:
+        data = tomllib.loads(file.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    overridden = {_override(data, item) for item in overrides}
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        lines = [_explain(str(path), detail, overridden) for detail in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _override(data: dict[str, Any], item: str) -> str:
+    """Apply one `--set`; returns the dotted key."""
+    key, equals, text = item.partition("=")
+    keys = [part.strip() for part in key.split(".")]
+    if not equals or not all(keys):
+        raise ConfigError(f"--set {item}: expected section.key=value, as in export.context=4096")
+    try:
+        value = tomllib.loads(f"value = {text}")
+        typed = value["value"] if len(value) == 1 else text
+    except tomllib.TOMLDecodeError:
+        typed = text.strip()
+    table = data
+    for part in keys[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {item}: {part!r} is a value, not a section")
+    table[keys[-1]] = typed
+    return ".".join(keys)
+
+
+def _explain(path: str, detail: ErrorDetails, overridden: set[str]) -> str:
+    """One line for one finding."""
+    keys = [str(part) for part in detail["loc"]]
+    nested = bool(keys) and keys[0] in _SECTIONS
+    section = f"[{keys[0]}] " if nested and len(keys) > 1 else ""
+    key = ".".join(keys[1:]) if section else ".".join(keys)
+    where = f"--set {'.'.join(keys)}" if ".".join(keys) in overridden else path
+    context = detail.get("ctx", {})
+    found = repr(detail["input"])
+    match detail["type"]:
+        case "extra_forbidden":
+            fields = _SECTIONS[keys[0]] if section else Config
+            return f"{where}: {section}{_unknown(key, fields)}"
+        case "missing":
+            return f"{where}: {section}needs {key!r}"
+        case "value_error":
+            reason = str(context["error"])
+            is_table = isinstance(detail["input"], dict)
+            if is_table:
+                return f"{where}: {f'[{key}] ' if key else ''}{reason}"
+            return f"{where}: {section}{key} = {found}: {reason}"
+        case "literal_error":
+            return f"{where}: {section}{key} = {found}: expected {context['expected']}"
+        case "model_type" | "model_attributes_type":
+            return f"{where}: {key} = {found}: expected a section, as in [{key}]"
+        case _:
+            expected = detail["msg"][:1].lower() + detail["msg"][1:]
+            return f"{where}: {section}{key} = {found}: {expected}"
+
+
+def _unknown(key: str, section: type[BaseModel]) -> str:
+    known = list(section.model_fields)
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ";"
+    return f"unknown key {key!r}{hint} (known: {', '.join(known)})"
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "target": ModelConfig,
+    "draft": ModelConfig,
+    "export": ExportConfig,
+    "speculation": SpeculationConfig,
+    "generation": GenerationConfig,
+}

@@ -1,0 +1,157 @@
+"""The memory plan: what a run needs, worked out before anything large is built or loaded.
+
+    total = weights(target) + KV(target) + weights(draft) + KV(draft) + activations
+
+Weights of a draft that shares the target's file count once. KV is `GraphSpec.kv_bytes`, float32.
+Activations are those of the widest call of the larger model; engines take turns, so only one
+model's are alive. With S = max(max_verify, PREFILL_CHUNK) new tokens and M = max_verify scored
+rows, in float32:
+
+    logits       M * V
+    hidden       2 * S * hidden               a block's input and its normed copy
+    attention    S * (2 * heads + 2 * kv_heads) * D        q, k, v and the attended values
+    scores       heads * S * T                GQA keeps one probability per head, row and position
+    MLP          3 * S * I                    gate, up and their product
+
+I, the width of the MLP, is not in the manifest. It is bounded from the number of parameters, as
+if the head were tied to the embedding; an untied head therefore counts somewhat too much.
+The Python process, the runtime's own code (together about 150 MiB) and the page cache that a
+weights file passes through are outside the plan.
+"""
+
+from __future__ import annotations
+
+import re
+
+from specedge.contract import GraphSpec, MemoryPlan
+from specedge.errors import ConfigError, MemoryBudgetError
+
+PREFILL_CHUNK = 128  # an engine feeds prompts in chunks no wider than this
+CONTEXT_STEP = 64  # a proposed context is rounded down to a multiple of this
+MIN_CONTEXT = 16
+_FLOAT = 4
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of "6GiB", "2GB", "1.5 gib" or a plain number of bytes, at least 1.
+
+    Raises:
+        ConfigError: not a size, an unknown unit, or nothing left after rounding down.
+    """
+    match = _SIZE.fullmatch(str(text))
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None:
+        raise ConfigError(f"{text!r} is not a size; write for example 6GiB, 512MiB, 2GB or bytes")
+    size = int(float(match[1]) * unit)
+    if size < 1:
+        raise ConfigError(f"{text!r} is not a size above zero")
+    return size
+
+
+def format_size(size: int) -> str:
+    """A size for people: "86.0 MiB"."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def mlp_width(spec: GraphSpec) -> int:
+    """Upper bound of I, the MLP's width, from the parameter count."""
+    attention = spec.hidden * spec.head_dim * (2 * spec.heads + 2 * spec.kv_heads)
+    rest = spec.parameters - spec.vocab * spec.hidden - spec.layers * attention
+    return max(spec.hidden, rest // (3 * spec.layers * spec.hidden))
+
+
+def activation_bytes(spec: GraphSpec, context: int, max_verify: int) -> int:
+    """Bytes of the widest call over a full cache of `context` rows (T); formula at the top."""
+    width = min(context, max(max_verify, PREFILL_CHUNK))
+    logits = max_verify * spec.vocab
+    hidden = 2 * width * spec.hidden
+    attention = width * (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim
+    scores = spec.heads * width * context
+    mlp = 3 * width * mlp_width(spec)
+    return _FLOAT * (logits + hidden + attention + scores + mlp)
+
+
+def plan(
+    target: GraphSpec,
+    draft: GraphSpec | None,
+    *,
+    context: int,
+    max_verify: int,
+    budget: int | None = None,
+) -> MemoryPlan:
+    """Work out the plan, and hold it against `budget` bytes where there is one.
+
+    Args:
+        target, draft: sizes of the graphs; their own `context` bounds nothing but the draft's KV.
+        context: T, rows of the target's KV buffer.
+        max_verify: M, widest verification.
+
+    Raises:
+        MemoryBudgetError: over budget; names the largest context that fits, or says that none
+            does and what the weights alone take.
+    """
+    made = _plan(target, draft, context, max_verify, budget)
+    if budget is None or made.total <= budget:
+        return made
+    fits = largest_context(target, draft, max_verify=max_verify, budget=budget, below=context)
+    needs = (
+        f"context {context} needs {format_size(made.total)} "
+        f"(weights {format_size(made.target_weights + made.draft_weights)}, "
+        f"KV {format_size(made.target_kv + made.draft_kv)}, "
+        f"activations {format_size(made.activations)}), the budget is {format_size(budget)}"
+    )
+    if fits is not None:
+        raise MemoryBudgetError(f"{needs}; the largest context that fits is {fits}")
+    remedy = "use a smaller model or precision" + (", or leave [draft] out" if draft else "")
+    raise MemoryBudgetError(f"{needs}; no context fits: {remedy}, or raise the budget")
+
+
+def largest_context(
+    target: GraphSpec, draft: GraphSpec | None, *, max_verify: int, budget: int, below: int
+) -> int | None:
+    """Largest multiple of CONTEXT_STEP under `below` (or MIN_CONTEXT) that fits, or None."""
+    low, high = 0, (below - 1) // CONTEXT_STEP
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _plan(target, draft, middle * CONTEXT_STEP, max_verify, budget).total <= budget:
+            low = middle
+        else:
+            high = middle - 1
+    for candidate in (low * CONTEXT_STEP, MIN_CONTEXT):
+        if max_verify <= candidate < below:
+            fits = _plan(target, draft, candidate, max_verify, budget).total <= budget
+            return candidate if fits else None
+    return None
+
+
+def _plan(
+    target: GraphSpec, draft: GraphSpec | None, context: int, max_verify: int, budget: int | None
+) -> MemoryPlan:
+    activations = activation_bytes(target, context, max_verify)
+    draft_weights = draft_kv = 0
+    if draft is not None:
+        draft_context = min(context, draft.context)
+        draft_weights = 0 if draft.weights == target.weights else draft.weight_bytes
+        draft_kv = draft.kv_bytes(draft_context)
+        activations = max(activations, activation_bytes(draft, draft_context, 1))
+    target_kv = target.kv_bytes(context)
+    return MemoryPlan(
+        context=context,
+        max_verify=max_verify,
+        target_weights=target.weight_bytes,
+        target_kv=target_kv,
+        draft_weights=draft_weights,
+        draft_kv=draft_kv,
+        activations=activations,
+        total=target.weight_bytes + target_kv + draft_weights + draft_kv + activations,
+        budget=budget,
+    )

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from specedge.config import Config, load_config
+from specedge.configs import find, shipped
+from specedge.errors import ConfigError
+
+MINIMAL = 'name = "app"\n[target]\nsource = "model"\n'
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write app.toml into an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def writer(text: str) -> str:
+        Path("app.toml").write_text(text, encoding="utf-8")
+        return "app.toml"
+
+    return writer
+
+
+def test_defaults_fill_what_a_minimal_config_leaves_out(write):
+    config = load_config(write(MINIMAL))
+    assert config.draft is None
+    assert config.export.context == 4096
+    assert config.export.block_size == 64
+    assert config.speculation.proposers == ["ngram", "draft"]
+    assert config.generation.temperature == 0.0
+
+
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_every_shipped_config_loads_and_states_hash_and_licence(name):
+    config = load_config(name)
+    assert config.name == name
+    for model in filter(None, (config.target, config.draft)):
+        assert model.sha256 is not None
+        assert model.licence is not None
+
+
+@pytest.mark.parametrize("spelling", ["smollm2", "smollm2.toml", "configs/smollm2.toml"])
+def test_a_shipped_config_is_found_by_name_from_any_folder(spelling, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert find(spelling) == shipped()["smollm2"]
+
+
+def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"absent\.toml: no such file; .*smollm2-selfdraft"):
+        load_config("absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("addition", "message"),
+    [
+        (
+            "[export]\ncontxt = 1\n",
+            r"app\.toml: \[export\] unknown key 'contxt'; did you mean 'context'\? \(known: lower",
+        ),
+        ("[exprt]\ncontext = 64\n", r"unknown key 'exprt'; did you mean 'export'\?"),
+        ("[export]\nqqqqqq = 1\n", r"unknown key 'qqqqqq'; \(known: "),
+        ("[draft]\nprecision = 'int4'\n", r"app\.toml: \[draft\] needs 'source'"),
+        ("[export]\ncontext = 15\n", r"\[export\] context = 15: .*greater than or equal to 16"),
+        ("[export]\ncontext = '4k'\n", r"\[export\] context = '4k': .*valid integer"),
+        ("[export]\nmax_verify = 0\n", r"\[export\] max_verify = 0: .*equal to 1"),
+        ("[export]\ncontext = 16\nmax_verify = 17\n", r"\[export\] max_verify = 17 is above conte"),
+        ("[export]\nblock_size = 48\n", r"\[export\] block_size = 48: expected 32, 64 or 128"),
+        ("[export]\nlowering = 'standard'\n", r"lowering = 'standard': not available .*use ort"),
+        ("[export]\nlowering = 'trt'\n", r"lowering = 'trt': expected 'ort'"),
+        ("[export]\nmemory_budget = '6 giga'\n", r"memory_budget = '6 giga': .*not a size; write"),
+        ("[export]\nmemory_budget = 0\n", r"memory_budget = 0: .*above zero"),
+        ("[draft]\nsource = 'x'\nprecision = 'fp16'\n", r"\[draft\] precision = 'fp16': not avail"),
+        ("[draft]\nsource = 'x'\nsha256 = 'AB'\n", r"\[draft\] sha256 = 'AB': "),
+        ("[speculation]\ndraft_length = -1\n", r"draft_length = -1: .*equal to 0"),
+        ("[speculation]\ndraft_length = 16\n", r"\[speculation\] draft_length = 16 is above 15"),
+        ("[speculation]\nmode = 'maybe'\n", r"mode = 'maybe': expected 'auto', 'on' or 'off'"),
+        ("[speculation]\nproposers = ['eagle']\n", r"'eagle': expected 'ngram' or 'draft'"),
+        ("[speculation]\nproposers = ['ngram', 'ngram']\n", r"lists a proposer twice"),
+        ("[speculation]\nngram_min = 7\n", r"\[speculation\] ngram_min = 7 is above ngram_max = 6"),
+        ("[speculation]\nmargin = 0.9\n", r"margin = 0\.9: .*equal to 1"),
+        ("[speculation]\nmargin = 1.5\n", r"margin = 1\.5: not adjustable in this version"),
+        ("[speculation]\nacceptance = 'block'\n", r"acceptance = 'block': not available"),
+        ("[generation]\ntemperature = 0.7\n", r"temperature = 0\.7: sampling is not available"),
+        ("[generation]\ntemperature = -1\n", r"temperature = -1: .*equal to 0"),
+        ("[generation]\nmax_tokens = 0\n", r"max_tokens = 0: .*equal to 1"),
+        ("[generation]\nmax_tokens = true\n", r"max_tokens = True: .*valid integer"),
+    ],
+)
+def test_a_bad_value_is_refused_where_it_stands(write, addition, message):
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(MINIMAL + addition))
+    assert "\n" not in str(caught.value)
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert str(caught.value).startswith("app.toml: ")
+
+
+def test_every_finding_has_its_own_line(write):
+    text = MINIMAL + "[export]\ncontext = 3\nmax_verify = 0\n[generation]\nmax_tokenz = 4\n"
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(text))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_section_given_as_a_value_is_refused(write):
+    with pytest.raises(ConfigError, match=r"export = 3: expected a section, as in \[export\]"):
+        load_config(write("export = 3\n" + MINIMAL))
+
+
+def test_a_syntax_error_names_its_line(write):
+    with pytest.raises(ConfigError, match=r"app\.toml: not valid TOML: .*line 4"):
+        load_config(write(MINIMAL + "context 4096\n"))
+
+
+def test_a_config_that_is_not_utf8_names_the_byte(tmp_path):
+    path = tmp_path / "app.toml"
+    path.write_bytes(b'name = "\xff"')
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 8"):
+        load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("item", "read"),
+    [
+        ("export.context=512", lambda c: c.export.context == 512),
+        ("export.memory_budget=2GiB", lambda c: c.export.memory_budget == 2 << 30),
+        ('export.memory_budget="1.5 MB"', lambda c: c.export.memory_budget == 1_500_000),
+        ("export.memory_budget=4096", lambda c: c.export.memory_budget == 4096),
+        ("export.symmetric=true", lambda c: c.export.symmetric is True),
+        ("speculation.proposers=['draft']", lambda c: c.speculation.proposers == ["draft"]),
+        (
+            "draft.source=other.gguf",
+            lambda c: c.draft.source == "other.gguf",
+        ),
+        ("name=other", lambda c: c.name == "other"),
+        ("target.source=a=b", lambda c: c.target.source == "a=b"),
+    ],
+)
+def test_set_is_typed_as_toml_and_falls_back_to_text(write, item, read):
+    config = load_config(write(MINIMAL), [item])
+    assert isinstance(config, Config)
+    assert read(config)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("export.context", "expected section.key=value"),
+        ("=3", "expected section.key=value"),
+        ("name.context=3", "'name' is a value, not a section"),
+        ("export.context=3", r"--set export\.context: \[export\] context = 3: "),
+        (
+            "export.contxt=99",
+            r"--set export\.contxt: \[export\] unknown key 'contxt'; did you mean",
+        ),
+    ],
+)
+def test_a_bad_set_is_refused_by_its_own_name(write, item, message):
+    with pytest.raises(ConfigError, match=message):
+        load_config(write(MINIMAL), [item])
+
+
+def test_a_set_cannot_smuggle_in_a_second_key(write):
+    with pytest.raises(ConfigError, match="name"):
+        load_config(write(MINIMAL), ["name=1\nother = 2"])
