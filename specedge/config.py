@@ -30,7 +30,7 @@ from specedge.contract import Lowering, Precision
 from specedge.errors import ConfigError
 from specedge.memory import MIN_CONTEXT, parse_size
 
-Rounding = Literal["nearest", "mse"]
+Rounding = Literal["plain", "mse"]
 ProposerName = Literal["ngram", "draft"]
 MAX_CONTEXT = 1 << 20
 MAX_VERIFY = 512
