@@ -71,10 +71,9 @@ def _describe(difference: int, ours: Vocabulary, theirs: Vocabulary) -> str:
         token = vocabulary.get(difference)
         return "no token" if token is None else repr(token)
 
-    sizes = "" if len(ours) == len(theirs) else f" ({len(theirs)} tokens in the draft, {len(ours)})"
     return (
         f"vocabulary differs at id {difference}: {name(theirs)} in the draft, "
-        f"{name(ours)} in the target{sizes}"
+        f"{name(ours)} in the target (which have {len(theirs)} and {len(ours)} tokens)"
     )
 
 
