@@ -46,13 +46,15 @@ def read(tensors: TensorMap, name: str) -> Array:
     return tensors.rows(name, 0, tensors.shape(name)[0])
 
 
-def row_blocks(tensors: TensorMap, name: str, stop: int | None = None) -> Iterator[Array]:
-    """Blocks of consecutive rows, each about ROWS_AT_ONCE_BYTES, up to row `stop`."""
+def row_blocks(
+    tensors: TensorMap, name: str, start: int = 0, stop: int | None = None
+) -> Iterator[Array]:
+    """Rows start..stop in consecutive blocks, each of about ROWS_AT_ONCE_BYTES."""
     rows, *rest = tensors.shape(name)
     stop = rows if stop is None else stop
     step = max(1, ROWS_AT_ONCE_BYTES // (4 * max(1, int(np.prod(rest)))))
-    for start in range(0, stop, step):
-        yield tensors.rows(name, start, min(start + step, stop))
+    for first in range(start, stop, step):
+        yield tensors.rows(name, first, min(first + step, stop))
 
 
 @dataclass(frozen=True)

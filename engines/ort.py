@@ -1,0 +1,278 @@
+"""ONNX Runtime, CPU execution provider.
+
+Buffers are bound once per call width: a binding holds the KV pair of every layer as input and,
+under the same address, as output, so a call costs two integers written in place and one `run`.
+Re-binding per call would cost more than a tenth of a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from specedge.contract import (
+    CACHED_LENGTHS,
+    GREEDY_IDS,
+    INPUT_IDS,
+    LOGIT_ROWS,
+    LOGITS,
+    TOTAL_LENGTH,
+    GraphSpec,
+    Ids,
+    Logits,
+    past,
+    present,
+)
+from specedge.engines.base import Scored
+from specedge.errors import EngineError, ShapeError
+
+PREFILL_CHUNK = 128
+PROVIDERS = {"cpu": "CPUExecutionProvider"}
+_ODD_WIDTHS_KEPT = 4  # bindings of prefill remainders; those of verification are all kept
+
+
+def open_engine(
+    bundle_path: Path,
+    spec: GraphSpec,
+    *,
+    provider: str = "cpu",
+    threads: int | None = None,
+    context: int | None = None,
+) -> OrtEngine:
+    """Load a bundle's graph and run it once.
+
+    Args:
+        bundle_path: the bundle's folder.
+        spec: which graph of it.
+        provider: a key of PROVIDERS.
+        threads: of the intra-op pool; None: every core this process may run on.
+        context: rows of the KV buffer, at most spec.context; None: all of them.
+
+    Raises:
+        EngineError: the graph does not load, or the provider is not the one asked for.
+    """
+    threads = len(os.sched_getaffinity(0)) if threads is None else threads
+    engine = OrtEngine(
+        spec, _session(bundle_path / spec.model, provider, threads), provider, threads, context
+    )
+    engine.warm_up()
+    return engine
+
+
+def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
+    if provider not in PROVIDERS:
+        raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = (
+        4  # failures arrive as exceptions; a second copy on stderr is noise
+    )
+    try:
+        session = ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
+    except Exception as error:  # the runtime's exceptions share no base below Exception
+        raise EngineError(
+            f"{model.name}: ONNX Runtime cannot load the graph: {_line(error)}"
+        ) from error
+    found = session.get_providers()
+    if found[0] != PROVIDERS[provider]:
+        raise EngineError(
+            f"{model.name}: asked for {PROVIDERS[provider]}, ONNX Runtime chose {found[0]}; "
+            "run `specedge doctor`"
+        )
+    return session
+
+
+class OrtSlot:
+    """KV buffers of one sequence and the bindings made over them."""
+
+    def __init__(self, spec: GraphSpec, context: int) -> None:
+        shape = (1, spec.kv_heads, context, spec.head_dim)
+        self.context = context
+        self.released = False
+        # zeros, not empty: a masked weight of 0 times NaN is NaN
+        self.kv = [
+            (np.zeros(shape, np.float32), np.zeros(shape, np.float32)) for _ in range(spec.layers)
+        ]
+        self.values = [
+            (ort.OrtValue.ortvalue_from_numpy(k), ort.OrtValue.ortvalue_from_numpy(v))
+            for k, v in self.kv
+        ]
+        self.cached = np.zeros(1, np.int32)
+        self.total = np.zeros((), np.int32)
+        self.bindings: OrderedDict[tuple[int, int], _Binding] = OrderedDict()
+
+
+@dataclass(slots=True)
+class _Binding:
+    """Everything a call of S tokens and M scored rows reads and writes."""
+
+    io: ort.IOBinding
+    ids: Ids  # [1, S]
+    greedy_ids: Ids  # [M]
+    logits: Logits  # [M, V]
+    row_starts: Ids  # [M], offsets of the rows in the flat logits
+    keep: list[object]  # arrays whose memory the binding points at
+
+
+class OrtEngine:
+    """Runs one graph on one ONNX Runtime session."""
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        session: ort.InferenceSession,
+        provider: str,
+        threads: int,
+        context: int | None,
+    ) -> None:
+        self._spec = spec
+        self._context = spec.context if context is None else context
+        if not 1 <= self._context <= spec.context:
+            raise EngineError(
+                f"engine: context {context} is outside 1..{spec.context} of the exported "
+                f"{spec.role}; export again with a larger [export] context"
+            )
+        self._session: ort.InferenceSession | None = session
+        self._threads = threads
+        self._provider = provider
+        self._free: list[OrtSlot] = []
+        self._logits = np.empty((0, spec.vocab), np.float32)
+        self._run_options = ort.RunOptions()
+        self._run_options.log_severity_level = 4
+
+    @property
+    def spec(self) -> GraphSpec:
+        return self._spec
+
+    @property
+    def description(self) -> str:
+        return f"onnxruntime {ort.__version__}, {self._provider}, {self._threads} threads"
+
+    @property
+    def prefill_chunk(self) -> int:
+        return min(PREFILL_CHUNK, self._context)
+
+    def new_slot(self) -> OrtSlot:
+        self._live()
+        if self._free:
+            slot = self._free.pop()
+            slot.released = False
+            return slot
+        return OrtSlot(self._spec, self._context)
+
+    def release(self, slot: OrtSlot) -> None:
+        """Keep the buffers for the next sequence: rows at or past n_cached are never read."""
+        if not slot.released:
+            slot.released = True
+            self._free.append(slot)
+
+    def warm_up(self) -> None:
+        """Run each kind of call once, so that the first request pays no first-touch costs."""
+        slot = self.new_slot()
+        for width in (self.prefill_chunk, 1):
+            self.forward(slot, np.zeros(width, np.int64), 0, 1)
+        self.release(slot)
+
+    def forward(self, slot: OrtSlot, tokens: Ids, n_cached: int, rows: int) -> Scored:
+        session = self._live()
+        width = len(tokens)
+        binding = slot.bindings.get((width, rows))
+        if binding is None:
+            binding = self._bind(session, slot, width, rows)
+        if n_cached < 0 or n_cached + width > slot.context:
+            raise ShapeError(
+                f"{n_cached} cached rows + {width} tokens, but the slot holds {slot.context} rows"
+            )
+        binding.ids[0] = tokens
+        slot.cached[0] = n_cached
+        slot.total[()] = n_cached + width
+        started = time.perf_counter_ns()
+        try:
+            session.run_with_iobinding(binding.io, self._run_options)
+        except Exception as error:  # the runtime's exceptions share no base below Exception
+            raise EngineError(
+                f"{self._spec.role}: ONNX Runtime failed on {width} tokens after {n_cached} "
+                f"cached: {_line(error)}"
+            ) from error
+        run_ms = (time.perf_counter_ns() - started) * 1e-6
+        # a NaN in the hidden state reaches every logit of its row, the greatest included
+        best = binding.logits.reshape(-1)[binding.row_starts + binding.greedy_ids]
+        if not np.isfinite(best).all():
+            row = int(np.flatnonzero(~np.isfinite(best))[0])
+            raise EngineError(
+                f"{self._spec.role}: logits are not finite at position "
+                f"{n_cached + width - rows + row}; the weights or the runtime are damaged"
+            )
+        return Scored(binding.greedy_ids, binding.logits, run_ms)
+
+    def close(self) -> None:
+        self._session = None
+        self._free.clear()
+
+    def _live(self) -> ort.InferenceSession:
+        if self._session is None:
+            raise EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
+        return self._session
+
+    def _bind(
+        self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int
+    ) -> _Binding:
+        if not 1 <= rows <= width:
+            raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
+        if slot.released:
+            raise ShapeError("the slot was released")
+        self._grow_logits(rows)
+        binding = self._new_binding(session, slot, width, rows)
+        slot.bindings[width, rows] = binding
+        odd = [key for key in slot.bindings if key[0] > self._spec.max_verify]
+        for key in odd[:-_ODD_WIDTHS_KEPT]:
+            del slot.bindings[key]
+        return binding
+
+    def _grow_logits(self, rows: int) -> None:
+        """One logits buffer serves every width; earlier bindings keep the one they point at."""
+        if rows > len(self._logits):
+            size = max(rows, min(self._spec.max_verify, self._context))
+            self._logits = np.empty((size, self._spec.vocab), np.float32)
+
+    def _new_binding(
+        self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int
+    ) -> _Binding:
+        ids = np.zeros((1, width), np.int64)
+        logit_rows = np.arange(width - rows, width, dtype=np.int64)
+        logits = self._logits[:rows]
+        greedy = np.zeros(rows, np.int64)
+        keep: list[object] = [logit_rows]
+        io = session.io_binding()
+
+        def bound(array: npt.NDArray[np.generic]) -> ort.OrtValue:
+            value = ort.OrtValue.ortvalue_from_numpy(array)
+            keep.append(value)
+            return value
+
+        io.bind_ortvalue_input(INPUT_IDS, bound(ids))
+        io.bind_ortvalue_input(CACHED_LENGTHS, bound(slot.cached))
+        io.bind_ortvalue_input(TOTAL_LENGTH, bound(slot.total))
+        io.bind_ortvalue_input(LOGIT_ROWS, bound(logit_rows))
+        io.bind_ortvalue_output(LOGITS, bound(logits))
+        io.bind_ortvalue_output(GREEDY_IDS, bound(greedy))
+        for layer, (key, value) in enumerate(slot.values):
+            io.bind_ortvalue_input(past(layer, "key"), key)
+            io.bind_ortvalue_input(past(layer, "value"), value)
+            io.bind_ortvalue_output(present(layer, "key"), key)
+            io.bind_ortvalue_output(present(layer, "value"), value)
+        starts = np.arange(rows, dtype=np.int64) * self._spec.vocab
+        return _Binding(io, ids, greedy, logits, starts, keep)
+
+
+def _line(error: Exception) -> str:
+    """An exception's message on one line."""
+    return " ".join(str(error).split())

@@ -1,0 +1,1 @@
+"""One file per way of writing the logical decoder as an ONNX graph of contract 1."""

@@ -1,0 +1,240 @@
+"""Where every weight of a model lies: quantise, stream to the weights file, remember.
+
+Lowerings refer to what was placed here; none of them reads a checkpoint. Tensors pass through in
+blocks of rows, so that at no time more than one quantised tensor and a block are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specedge.errors import SourceError
+from specedge.export.checkpoint import Array, TensorMap, read, row_blocks
+from specedge.export.decoder import DecoderSpec, Linear, Rope, Rows
+from specedge.export.progress import Progress
+from specedge.export.quantize import Scheme, quantize_rows
+from specedge.export.weights import Placed, WeightWriter
+
+# int8 arithmetic inside MatMulNBits for 4-bit weights: the fast kernel, 5e-3 relative from exact.
+# 8-bit weights keep float32 arithmetic: their reason is accuracy.
+ACCURACY_LEVEL = {4: 4, 8: 0}
+
+
+@dataclass(frozen=True)
+class PlacedLinear:
+    """One linear layer: float32 [out, in], or codes with scales and zero points."""
+
+    in_features: int
+    out_features: int
+    weight: Placed
+    bias: Placed | None = None
+    scales: Placed | None = None
+    zero_points: Placed | None = None
+    bits: int = 32
+    block_size: int = 0
+
+    @property
+    def accuracy_level(self) -> int:
+        return ACCURACY_LEVEL[self.bits]
+
+
+@dataclass(frozen=True)
+class PlacedEmbedding:
+    """The lookup table: float32 [V, H], or uint8 [V, packed bytes of a row] with scales."""
+
+    table: Placed
+    scales: Placed | None = None
+    zero_points: Placed | None = None
+    bits: int = 32
+    block_size: int = 0
+
+
+@dataclass
+class PlacedModel:
+    """All weights of one graph, by the names its spec uses."""
+
+    vocab: int
+    embedding: PlacedEmbedding
+    head: PlacedLinear
+    linears: dict[str, PlacedLinear] = field(default_factory=dict)
+    vectors: dict[str, Placed] = field(default_factory=dict)
+    rope_tables: list[tuple[Placed, Placed]] = field(default_factory=list)  # cos, sin by layer
+    parameters: int = 0
+
+
+def place(
+    spec: DecoderSpec,
+    tensors: TensorMap,
+    writer: WeightWriter,
+    scheme: Scheme | None,
+    *,
+    vocab: int,
+    context: int,
+    progress: Progress,
+) -> PlacedModel:
+    """Write every weight of `spec` and say where it went.
+
+    Args:
+        scheme: None for float32.
+        vocab: rows of embedding and head to keep; the padded tail past it is cut.
+        context: rows of the rotary tables.
+
+    Raises:
+        SourceError: a tensor is missing, of another shape than the config says, or not finite.
+        ExportError: the file cannot be written.
+    """
+    return _Placer(spec, tensors, writer, scheme, progress).place(vocab, context)
+
+
+class _Placer:
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        tensors: TensorMap,
+        writer: WeightWriter,
+        scheme: Scheme | None,
+        progress: Progress,
+    ) -> None:
+        self.spec, self.tensors, self.writer = spec, tensors, writer
+        self.scheme, self.progress = scheme, progress
+        self.parameters = 0
+
+    def place(self, vocab: int, context: int) -> PlacedModel:
+        spec = self.spec
+        table = Linear("embed", (Rows(spec.embedding, 0, vocab),), spec.hidden, vocab)
+        embedding = self._linear(table)
+        head = embedding
+        if spec.head is not None:
+            head = self._linear(Linear("head", (Rows(spec.head, 0, vocab),), spec.hidden, vocab))
+        model = PlacedModel(vocab, self._as_table(embedding), head)
+        ropes: dict[int, tuple[Placed, Placed]] = {}
+        for layer in spec.layers:
+            for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+                model.linears[linear.name] = self._linear(linear)
+            for norm in (layer.input_norm, layer.mlp_norm):
+                model.vectors[norm] = self._norm(norm, spec.hidden)
+            for norm_or_none in (layer.post_attention_norm, layer.post_mlp_norm):
+                if norm_or_none is not None:
+                    model.vectors[norm_or_none] = self._norm(norm_or_none, spec.hidden)
+            for head_norm in (layer.q_norm, layer.k_norm):
+                if head_norm is not None:
+                    model.vectors[head_norm] = self._norm(head_norm, spec.head_dim)
+            if id(layer.rope) not in ropes:
+                ropes[id(layer.rope)] = self._rope(layer.rope, len(ropes), context)
+            model.rope_tables.append(ropes[id(layer.rope)])
+        model.vectors[spec.final_norm] = self._norm(spec.final_norm, spec.hidden)
+        model.parameters = self.parameters
+        return model
+
+    def _linear(self, linear: Linear) -> PlacedLinear:
+        check_shapes(self.tensors, linear)
+        self.parameters += linear.in_features * linear.out_features
+        bias = None
+        if linear.bias:
+            parts = [read(self.tensors, name) for name in linear.bias]
+            bias = self._vector(f"{linear.name}.bias", np.concatenate(parts))
+        if self.scheme is None:
+            weight = self.writer.add(
+                f"{linear.name}.weight",
+                "float32",
+                (linear.out_features, linear.in_features),
+                self._counted(linear),
+            )
+            return PlacedLinear(linear.in_features, linear.out_features, weight, bias)
+        return self._quantized(linear, self.scheme, bias)
+
+    def _quantized(self, linear: Linear, scheme: Scheme, bias: Placed | None) -> PlacedLinear:
+        parts = (quantize_rows(block, scheme) for block in self._counted(linear))
+        placed = self.writer.add_quantized(
+            linear.name, linear.out_features, linear.in_features, scheme, parts
+        )
+        return PlacedLinear(
+            linear.in_features,
+            linear.out_features,
+            placed.packed,
+            bias,
+            placed.scales,
+            placed.zero_points,
+            scheme.bits,
+            scheme.block_size,
+        )
+
+    def _counted(self, linear: Linear) -> Iterator[Array]:
+        for block in linear_blocks(self.tensors, linear):
+            yield block
+            self.progress.advance(block.size)
+
+    def _as_table(self, linear: PlacedLinear) -> PlacedEmbedding:
+        """The same bytes under the embedding's shape."""
+        if linear.scales is None:
+            return PlacedEmbedding(linear.weight)
+        n, blocks, block_bytes = linear.weight.shape
+        table = linear.weight.seen_as("embed.table", np.uint8, (n, blocks * block_bytes))
+        return PlacedEmbedding(
+            table, linear.scales, linear.zero_points, linear.bits, linear.block_size
+        )
+
+    def _norm(self, name: str, size: int) -> Placed:
+        check_shape(self.tensors, name, (size,))
+        self.parameters += size
+        return self._vector(name, read(self.tensors, name) + np.float32(self.spec.norm_offset))
+
+    def _vector(self, name: str, values: Array) -> Placed:
+        return self.writer.add(name, "float32", values.shape, [values])
+
+    def _rope(self, rope: Rope, index: int, context: int) -> tuple[Placed, Placed]:
+        cos, sin = rope.tables(context)
+        return (
+            self.writer.add(f"rope.{index}.cos", "float32", cos.shape, [cos]),
+            self.writer.add(f"rope.{index}.sin", "float32", sin.shape, [sin]),
+        )
+
+
+def linear_blocks(tensors: TensorMap, linear: Linear) -> Iterator[Array]:
+    """The stacked weight of a linear layer, [out, in], in blocks of rows."""
+    for part in linear.weights:
+        yield from row_blocks(tensors, part.name, part.start, part.stop)
+
+
+def check_shapes(tensors: TensorMap, linear: Linear) -> None:
+    """Refuse a linear layer whose tensors do not stack to [out, in].
+
+    Raises:
+        SourceError: naming the tensor, what the config implies and what was found.
+    """
+    out = 0
+    for part in linear.weights:
+        shape = tensors.shape(part.name)
+        rows = shape[0] if part.stop is None else part.stop
+        if len(shape) != 2 or shape[1] != linear.in_features or rows > shape[0]:
+            expected = "any" if part.stop is None else f"at least {part.stop}"
+            raise SourceError(
+                f"{part.name}: expected [{expected}, {linear.in_features}] from the config, "
+                f"found {list(shape)}; config and weights are of different models"
+            )
+        out += rows - part.start
+    if out != linear.out_features:
+        names = ", ".join(part.name for part in linear.weights)
+        raise SourceError(
+            f"{names}: expected {linear.out_features} output rows from the config, found {out}; "
+            "config and weights are of different models"
+        )
+    biases = sum(tensors.shape(name)[0] for name in linear.bias)
+    if linear.bias and biases != linear.out_features:
+        raise SourceError(
+            f"{', '.join(linear.bias)}: expected {linear.out_features} values, found {biases}; "
+            "config and weights are of different models"
+        )
+
+
+def check_shape(tensors: TensorMap, name: str, expected: tuple[int, ...]) -> None:
+    """Refuse a tensor of another shape than the config implies (SourceError)."""
+    shape = tensors.shape(name)
+    if shape != expected:
+        raise SourceError(
+            f"{name}: expected {list(expected)} from the config, found {list(shape)}; "
+            "config and weights are of different models"
+        )
