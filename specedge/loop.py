@@ -1,0 +1,97 @@
+"""The round: propose, verify, accept, commit, yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from specedge.acceptance import AcceptanceRule, greedy
+from specedge.engines.base import Engine, Slot, prefill
+from specedge.logprobs import TokenLogprobs, token_logprobs
+from specedge.metrics import Metrics
+from specedge.proposers.base import NO_DRAFT
+from specedge.sequence import Sequence
+from specedge.speculator import Speculator
+
+__all__ = ["Round", "TokenLogprobs", "decode"]
+
+
+@dataclass(slots=True)
+class Round:
+    """Tokens that one target call committed.
+
+    Args:
+        tokens: 1..K+1 ids; an end id, if any, is the last.
+        proposer: who drafted; None when nobody did.
+        drafted: K.
+        accepted: how many of `tokens` were drafted.
+        logprobs: one entry a token, when asked for.
+    """
+
+    tokens: list[int]
+    proposer: str | None
+    drafted: int
+    accepted: int
+    logprobs: list[TokenLogprobs] | None
+
+
+def decode(
+    seq: Sequence,
+    target: Engine,
+    slot: Slot,
+    speculator: Speculator,
+    metrics: Metrics,
+    logprobs: int | None = None,
+    accept: AcceptanceRule = greedy,
+) -> Iterator[Round]:
+    """Run a sequence to its end; the first round is the prefill's one token.
+
+    No proposer is touched before the consumer has had that token and asks for more. Closing the
+    iterator, an interrupt and an error all leave `seq` fit for `resume`. A consumer may
+    `seq.truncate` between rounds, which ends the iteration.
+
+    Args:
+        seq: rows before `seq.n_cached` are valid in `slot`.
+        target: whose text is produced, token for token.
+        slot: of `target`, with seq.context rows or more.
+        speculator: drafts; its mode and failures decide between speculative and plain rounds.
+        metrics: fed as the rounds go.
+        logprobs: list this many likeliest ids for each token; None for no log-probabilities.
+        accept: which drafted tokens stand.
+
+    Raises:
+        EngineError: the target failed; nothing of that round is committed.
+        ProposerError: a proposer failed and speculation is forced on.
+    """
+    began = perf_counter_ns()
+    pending = seq.pending()
+    scored = prefill(target, slot, pending, seq.n_cached)
+    committed = seq.commit(NO_DRAFT.tokens, accept(NO_DRAFT, scored))
+    details = None if logprobs is None else token_logprobs(committed, scored.logits, logprobs)
+    metrics.first_token(len(pending), began, perf_counter_ns())
+    yield Round(committed.tolist(), None, 0, 0, details)
+    if seq.done:
+        return
+
+    began = perf_counter_ns()
+    speculator.start(seq, target.spec)
+    metrics.proposers_started(perf_counter_ns() - began)
+    while not seq.done:
+        began = perf_counter_ns()
+        draft = speculator.propose(seq)
+        k = len(draft.tokens)
+        proposed = perf_counter_ns()
+        scored = target.forward(slot, seq.pending(draft.tokens), seq.n_cached, 1 + k)
+        verified = perf_counter_ns()
+        verdict = accept(draft, scored)
+        committed = seq.commit(draft.tokens, verdict)
+        accepted = min(verdict.n_accepted, len(committed))
+        if logprobs is not None:
+            details = token_logprobs(committed, scored.logits, logprobs)
+        speculator.observe(committed, accepted)
+        tokens = committed.tolist()
+        marks = (began, proposed, verified, perf_counter_ns())
+        engine_ms = scored.run_ms + draft.run_ms
+        metrics.round(draft.proposer, k, accepted, len(tokens), marks, engine_ms)
+        yield Round(tokens, draft.proposer if k else None, k, accepted, details)

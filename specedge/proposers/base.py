@@ -1,0 +1,63 @@
+"""The proposer protocol: four verbs and a name.
+
+Proposers stand in priority order; the first non-empty draft of a round is verified, and every
+proposer hears what was committed, whoever drafted it. The speculator calls them; they never see
+the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from specedge.contract import Ids
+from specedge.sequence import NO_TOKENS, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A chain of proposed tokens, the first of which follows the last committed one.
+
+    Args:
+        tokens: int64 [K], K >= 0; may be a view that lives until the proposer's next call.
+        proposer: name of who drafted it; "" for an empty draft of nobody.
+        run_ms: milliseconds of making it that were spent inside an engine's own call.
+    """
+
+    tokens: Ids
+    proposer: str
+    run_ms: float = 0.0
+
+
+NO_DRAFT = Draft(NO_TOKENS, "")
+
+
+class Proposer(Protocol):
+    """Guesses how a sequence goes on. Whatever it raises costs speculation, not the request."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, seq: Sequence) -> None:
+        """A request begins, or is resumed: `seq` holds its prompt and its first token.
+
+        What was learned from an earlier request may be kept as far as it still holds.
+        """
+        ...
+
+    def propose(self, seq: Sequence, limit: int) -> Draft:
+        """Draft at most `limit` (>= 1) tokens after `seq.tokens`; fewer, or none, is fine."""
+        ...
+
+    def observe(self, committed: Ids, n_accepted: int) -> None:
+        """A round has ended, also one that another proposer, or nobody, drafted.
+
+        Args:
+            committed: int64 [1..], the tokens that `seq` has grown by; a view.
+            n_accepted: how many of them were drafted; at most len(committed).
+        """
+        ...
+
+    def close(self) -> None:
+        """Free what the proposer holds; it is not used again."""
+        ...

@@ -1,0 +1,90 @@
+"""A smaller model drafts greedily, one token a step, in its own KV slot."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specedge.contract import Ids
+from specedge.engines.base import Engine, Scored, Slot, prefill
+from specedge.proposers.base import NO_DRAFT, Draft
+from specedge.sequence import NO_TOKENS, Sequence, common_prefix
+
+
+class DraftModelProposer:
+    """Drafts with `engine`, which it owns and closes.
+
+    Its rows are valid up to the common prefix of the ids it has cached and the ids that are
+    committed, and never past n - 1, so that there is a row to score. It keeps those ids and
+    compares, instead of being told: after a refused draft, rounds of other proposers, K = 0
+    rounds or a new turn, whatever is missing (the backlog) is fed in chunks by the next
+    `propose`. Nothing is fed before that, so the first token is never late because of it.
+
+    With T_d rows, a draft of K tokens after n committed ones needs n + K - 1 of them: K is cut
+    to T_d - n + 1, and past its context it drafts nothing.
+    """
+
+    name = "draft"
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._slot: Slot | None = None
+        self._ids: Ids = NO_TOKENS  # int64 [T_d]; ids of the cached rows
+        self._n_cached = 0  # rows that hold `_ids`, drafted ones included
+        self._n_agreed = 0  # leading rows known to be committed tokens
+        self._drafted: Ids = NO_TOKENS
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    def start(self, seq: Sequence) -> None:
+        if self._slot is None:
+            # Not at construction: a lack of memory here ends speculation, not the load.
+            self._slot = self._engine.new_slot()
+            self._ids = np.zeros(self._slot.context, dtype=np.int64)
+        self._n_agreed = common_prefix(self._ids[: self._n_cached], seq.tokens)
+
+    def propose(self, seq: Sequence, limit: int) -> Draft:
+        n = seq.n_tokens
+        limit = min(limit, len(self._ids) - n + 1)
+        if limit < 1:
+            return NO_DRAFT
+        if len(self._drafted) < limit:
+            self._drafted = np.zeros(limit, dtype=np.int64)
+        known = self._n_agreed
+        known += common_prefix(self._ids[known : self._n_cached], seq.tokens[known:])
+        known = min(known, n - 1)
+        scored = self._feed(seq.tokens[known:], known)
+        self._n_agreed = n
+        run_ms = scored.run_ms
+        token = int(scored.greedy_ids[0])
+        drafted = self._drafted
+        drafted[0] = token
+        length = 1
+        while length < limit and token not in seq.eos_ids:
+            scored = self._feed(drafted[length - 1 : length], n + length - 1)
+            run_ms += scored.run_ms
+            token = int(scored.greedy_ids[0])
+            drafted[length] = token
+            length += 1
+        return Draft(drafted[:length], self.name, run_ms)
+
+    def _feed(self, tokens: Ids, n_cached: int) -> Scored:
+        """Run int64 [S] after `n_cached` rows and score the last."""
+        assert self._slot is not None, "propose before start"
+        # A call that fails half way leaves rows of unknown content past n_cached.
+        self._n_cached = n_cached
+        scored = prefill(self._engine, self._slot, tokens, n_cached)
+        stop = n_cached + len(tokens)
+        self._ids[n_cached:stop] = tokens
+        self._n_cached = stop
+        return scored
+
+    def observe(self, committed: Ids, n_accepted: int) -> None:
+        """Nothing to do: `propose` compares."""
+
+    def close(self) -> None:
+        if self._slot is not None:
+            self._engine.release(self._slot)
+            self._slot = None
+        self._engine.close()

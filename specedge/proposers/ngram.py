@@ -1,0 +1,70 @@
+"""Lookup in the text itself: what followed the last tokens when they last occurred."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from specedge.contract import Ids
+from specedge.errors import OptionError
+from specedge.proposers.base import NO_DRAFT, Draft
+from specedge.sequence import Sequence
+
+
+class NgramProposer:
+    """Finds the longest earlier occurrence of the text's end and drafts what followed it.
+
+    Ends of ngram_max down to ngram_min tokens are looked for; among matches of equal length the
+    most recent wins. A match whose continuation runs into the end of the text goes on with the
+    drafted tokens themselves, so a loop of period p is drafted as the loop it is.
+
+    No state and no index: one numpy pass over the text a round.
+    """
+
+    name = "ngram"
+
+    def __init__(self, ngram_min: int = 2, ngram_max: int = 6) -> None:
+        """Raises OptionError unless 1 <= ngram_min <= ngram_max."""
+        if not 1 <= ngram_min <= ngram_max:
+            raise OptionError(
+                f"ngram: expected 1 <= ngram_min <= ngram_max, found {ngram_min} and {ngram_max}"
+            )
+        self.ngram_min = ngram_min
+        self.ngram_max = ngram_max
+
+    def start(self, seq: Sequence) -> None: ...
+
+    def propose(self, seq: Sequence, limit: int) -> Draft:
+        tokens = seq.tokens
+        end = self._match(tokens)
+        if end is None:
+            return NO_DRAFT
+        period = len(tokens) - 1 - end
+        follows = tokens[end + 1 : end + 1 + limit]
+        if period < limit:
+            follows = follows.take(range(limit), mode="wrap")
+        return Draft(follows, self.name)
+
+    def _match(self, tokens: Ids) -> int | None:
+        """Index of the last token of the match in int64 [n], or None."""
+        n = len(tokens)
+        longest = min(self.ngram_max, n - 1)
+        if longest < self.ngram_min:
+            return None
+        suffix = tokens[n - longest :].tolist()
+        ends = np.flatnonzero(tokens[: n - 1] == suffix[-1])
+        if len(ends) == 0:
+            return None
+        latest = int(ends[-1])
+        if latest + 1 >= longest and tokens[latest + 1 - longest : latest + 1].tolist() == suffix:
+            return latest  # no match can be longer or later
+        for length in range(2, longest + 1):
+            wide = ends[ends.searchsorted(length - 1) :]
+            wide = wide[tokens[wide - (length - 1)] == suffix[-length]]
+            if len(wide) == 0:
+                return int(ends[-1]) if length > self.ngram_min else None
+            ends = wide
+        return int(ends[-1])
+
+    def observe(self, committed: Ids, n_accepted: int) -> None: ...
+
+    def close(self) -> None: ...
