@@ -1,0 +1,79 @@
+"""What `run` and `chat` print: text as it comes, JSON a line, one line of statistics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from specedge.result import Event, Result
+
+
+class TextPrinter:
+    """Writes text at once and remembers whether the line is open."""
+
+    def __init__(self) -> None:
+        self._open = False
+
+    def event(self, event: Event) -> None:
+        if event.text:
+            sys.stdout.write(event.text)
+            sys.stdout.flush()
+            self._open = not event.text.endswith("\n")
+
+    def end(self) -> None:
+        """Close the last line."""
+        if self._open:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+            self._open = False
+
+
+class JsonPrinter:
+    """One object a line; the last is the result."""
+
+    def event(self, event: Event) -> None:
+        said: dict[str, Any] = {"text": event.text, "tokens": list(event.tokens)}
+        if event.logprobs is not None:
+            from specedge.result import logprobs_to_dicts
+
+            said["logprobs"] = logprobs_to_dicts(event.logprobs)
+        if event.text or event.tokens:
+            self.write(said)
+
+    def write(self, value: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+    def end(self) -> None: ...
+
+
+def print_stats(result: Result) -> None:
+    """One line on stderr: what it cost and what speculation did."""
+    click.echo(f"[{describe(result)}]", err=True)
+
+
+def describe(result: Result) -> str:
+    """Speed first, then speculation: its state, and what it gained or why it is off."""
+    metrics, speculation = result.metrics, result.speculation
+    parts = [f"{len(result.tokens)} tokens, {result.finish_reason}"]
+    if metrics.tokens_per_second is not None:
+        parts.append(f"{metrics.tokens_per_second:.1f} tokens/s")
+    if metrics.ttft_ms is not None:
+        parts.append(f"first token {metrics.ttft_ms:.0f} ms")
+    line = ", ".join(parts)
+    state = "on" if speculation.on else "off"
+    by = f" ({speculation.proposer})" if speculation.proposer else ""
+    line += f"; speculation {state}{by}"
+    if metrics.proposed and metrics.acceptance_rate is not None:
+        line += f": {metrics.acceptance_rate:.0%} of {metrics.proposed} drafted tokens accepted"
+        if metrics.acceptance_length is not None:
+            line += f", {metrics.acceptance_length:.2f} tokens a round"
+    elif speculation.on and metrics.rounds:
+        line += ": nothing was drafted"
+    if not speculation.on:
+        line += f": {speculation.reason}" if not metrics.proposed else f"; {speculation.reason}"
+    return line

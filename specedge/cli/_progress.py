@@ -1,0 +1,106 @@
+"""Where an export is: bars on a terminal, plain lines anywhere else; always on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from specedge.export.progress import Progress as Reporter
+
+
+@contextmanager
+def reporting() -> Iterator[Reporter]:
+    """A progress reporter for this terminal, or for a log."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        lines = Lines()
+        yield lines
+        lines.close()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), _Amount(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as drawn:
+        bars = Bars(drawn)
+        yield bars
+        bars.close()
+
+
+class _Amount(ProgressColumn):
+    """Bytes for a stage in bytes, a count for any other, nothing where the total is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes = DownloadColumn(binary_units=True)
+        self._count = MofNCompleteColumn()
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
+        return (self._bytes if task.fields["unit"] == "B" else self._count).render(task)
+
+
+class Bars:
+    """A `Progress` of specedge.export, drawn by rich."""
+
+    def __init__(self, drawn: Progress) -> None:
+        self._drawn = drawn
+        self._total: int | None = None
+        self._task: TaskID | None = None
+
+    def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
+        self.close()
+        self._total = total
+        self._task = self._drawn.add_task(escape(title), total=total, unit=unit)
+
+    def advance(self, amount: int) -> None:
+        if self._task is not None:
+            self._drawn.advance(self._task, amount)
+
+    def note(self, message: str) -> None:
+        self._drawn.console.print(Text(f"note: {message}"))
+
+    def close(self) -> None:
+        """A stage ends when the next begins, whether or not every unit was reported."""
+        if self._task is not None:
+            self._drawn.update(self._task, total=self._total or 1, completed=self._total or 1)
+
+
+class Lines:
+    """A `Progress` of specedge.export for a log: one line a stage, with the time it took."""
+
+    def __init__(self) -> None:
+        self._title: str | None = None
+        self._began = 0.0
+
+    def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
+        self.close()
+        self._title, self._began = title, time.monotonic()
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None:
+        click.echo(f"note: {message}", err=True)
+
+    def close(self) -> None:
+        """Print the stage that just ended."""
+        if self._title is not None:
+            click.echo(f"{self._title}: {time.monotonic() - self._began:.1f} s", err=True)
+            self._title = None

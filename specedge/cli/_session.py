@@ -1,0 +1,25 @@
+"""From parsed options to a loaded model and the arguments of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specedge.model import Model
+
+_LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context")
+_REQUEST = ("max_tokens", "stop", "ignore_eos", "echo", "temperature")
+
+
+def open_model(bundle: Path, options: Mapping[str, Any]) -> Model:
+    """Load what the options ask for; raises what `specedge.load` raises."""
+    from specedge.loading import load
+
+    return load(bundle, **{name: options[name] for name in _LOADING})
+
+
+def request_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those options of a request that were given; the bundle's defaults fill in the rest."""
+    return {name: options[name] for name in _REQUEST if options.get(name) not in (None, (), False)}

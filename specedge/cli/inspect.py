@@ -1,0 +1,25 @@
+"""`specedge inspect`: what is inside a bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Show what is inside a bundle.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@click.option("--verify/--no-verify", default=True, help="Check the hash of every file.")
+def command(bundle: Path, as_json: bool, verify: bool) -> None:
+    """Show graphs, sizes, precision, pairing proof, memory plan, quality, licences and hashes."""
+    from specedge.bundle import Bundle
+
+    opened = Bundle.open(bundle, verify=verify)
+    if as_json:
+        click.echo(json.dumps(opened.describe(), ensure_ascii=False, indent=2))
+        return
+    from specedge.cli._tables import bundle_tables, print_tables
+
+    print_tables(bundle_tables(opened))

@@ -1,0 +1,94 @@
+"""`specedge run`: one prompt, one text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specedge.cli._options import model_options
+
+
+@click.command(short_help="Generate from one prompt.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("prompt", required=False)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Add a text file to the prompt, after a blank line; may be repeated.",
+)
+@click.option("--raw", is_flag=True, help="Continue the prompt as it is, without chat template.")
+@click.option("--stop", multiple=True, metavar="S", help="Stop string; may be repeated.")
+@click.option("--ignore-eos", is_flag=True, help="Go on past the end-of-text ids.")
+@click.option("--echo", is_flag=True, help="Print the prompt first.")
+@click.option("--logprobs", type=int, metavar="N", help="N likeliest ids a token; needs --json.")
+@click.option("--temperature", type=float, metavar="T", help="0 is the only one so far.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object an event, then the result.")
+@model_options
+def command(
+    bundle: Path,
+    prompt: str | None,
+    files: tuple[Path, ...],
+    raw: bool,
+    system: str | None,
+    logprobs: int | None,
+    as_json: bool,
+    stats: bool,
+    **options: Any,
+) -> None:
+    """Send PROMPT to BUNDLE as one user message and stream the answer.
+
+    PROMPT "-" reads stdin, and so does a missing PROMPT when stdin is not a terminal.
+    """
+    if logprobs is not None and not as_json:
+        raise click.UsageError("--logprobs needs --json: text has no room for them")
+    if raw and system is not None:
+        raise click.UsageError("--system needs the chat template; leave --raw out")
+    text = _prompt(prompt, files)
+    from specedge.cli._output import JsonPrinter, TextPrinter, print_stats
+    from specedge.cli._session import open_model, request_options
+
+    asked = request_options(options)
+    if logprobs is not None:
+        asked["logprobs"] = logprobs
+    printer = JsonPrinter() if as_json else TextPrinter()
+    with open_model(bundle, options) as model:
+        chat = not raw and (model.has_chat_template or system is not None)
+        stream = model.stream(_messages(text, system) if chat else text, **asked)
+        try:
+            for event in stream:
+                printer.event(event)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        finally:
+            printer.end()
+    result = stream.result
+    assert result is not None, "a request ended without a result"
+    if isinstance(printer, JsonPrinter):
+        printer.write(result.to_dict())
+    elif stats:
+        print_stats(result)
+    if interrupted:
+        raise click.exceptions.Exit(130)
+
+
+def _messages(text: str, system: str | None) -> list[dict[str, str]]:
+    user = {"role": "user", "content": text}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
+
+
+def _prompt(prompt: str | None, files: tuple[Path, ...]) -> str:
+    from specedge.cli._input import read_file, read_stdin
+
+    if prompt == "-" or (prompt is None and not files and not sys.stdin.isatty()):
+        prompt = read_stdin()
+    elif prompt is None and not files:
+        raise click.UsageError('give a PROMPT, --file, or "-" to read stdin')
+    parts = [prompt] if prompt is not None else []
+    return "\n\n".join([*parts, *(read_file(path) for path in files)])
