@@ -11,6 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from specedge.errors import SourceError
+from specedge.export.checkpoint import Array
+
 VOCAB_ROWS = 304
 _SPECIAL = ["<|pad|>", "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>"]
 _MERGES = """Ġ t|h e|i n|r e|Ġt he|a n|o n|e r|a t|Ġ a|e n|i s|o r|Ġ s|in g|Ġ =|e s|Ġ f|t h|d e
@@ -82,6 +87,39 @@ def make_checkpoint(family: str, folder: Path, *, seed: int = 0, **overrides: An
     model.save_pretrained(folder, safe_serialization=True)
     write_tokenizer(folder)
     return model
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a checkpoint."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return config
+
+
+class ArrayTensors:
+    """A `TensorMap` over arrays in memory."""
+
+    def __init__(self, arrays: dict[str, Array]) -> None:
+        self.arrays = arrays
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ArrayTensors:
+        """All of model.safetensors, read at once."""
+        from safetensors.numpy import load_file
+
+        return cls(load_file(folder / "model.safetensors"))
+
+    def names(self) -> list[str]:
+        return list(self.arrays)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self.arrays:
+            raise SourceError(f"no tensor {name}")
+        return self.arrays[name].shape
+
+    def rows(self, name: str, start: int, stop: int) -> Array:
+        return self.arrays[name][start:stop].astype(np.float32)
+
+    def close(self) -> None: ...
 
 
 def _fill(model: Any, generator: Any, *, unit_norms: bool) -> None:

@@ -80,14 +80,14 @@ def refuse_partial_rotary(settings: Settings) -> None:
         settings.refuse("rope_parameters", "this family rotates whole heads")
 
 
-def layer_windows(settings: Settings, sizes: Sizes, kinds: Sequence[str]) -> list[int | None]:
-    """The window of each layer from its kind.
+def layer_windows(settings: Settings, sizes: Sizes, kinds: Any) -> list[int | None]:
+    """The window of each layer from its kind, by the names transformers uses in `layer_types`.
 
     Raises:
         SourceError: there are not as many kinds as layers, or no `sliding_window` to use.
         UnsupportedError: a layer is neither full nor sliding attention; names the layer.
     """
-    if len(kinds) != sizes.layers:
+    if not isinstance(kinds, list) or len(kinds) != sizes.layers:
         raise settings.malformed("layer_types", f"a list of {sizes.layers} names")
     for index, kind in enumerate(kinds):
         if kind not in ("full_attention", "sliding_attention"):

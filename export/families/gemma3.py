@@ -39,9 +39,9 @@ def describe(config: dict[str, Any], context: int) -> DecoderSpec:
     bias = settings.flag("attention_bias")
     traits = Traits(qkv_bias=bias, o_bias=bias, qk_norm=True, post_norms=True)
     ropes = settings.table("rope_parameters")
-    if "full_attention" in ropes:  # transformers 5: one table per kind of layer
+    if isinstance(ropes.get("full_attention"), dict):  # transformers 5: one table for each kind
         local_table = dict(ropes.get("sliding_attention") or {})
-        full = rope_request(settings, sizes, context, scaling=dict(ropes["full_attention"]))
+        full = rope_request(settings, sizes, context, scaling=ropes["full_attention"])
     else:
         local_table = {"rope_theta": settings.number("rope_local_base_freq", 10_000.0)}
         full = rope_request(settings, sizes, context, theta=1_000_000.0)
@@ -62,10 +62,10 @@ def describe(config: dict[str, Any], context: int) -> DecoderSpec:
     )
 
 
-def _kinds(settings: Settings, sizes: Sizes) -> list[str]:
-    kinds = settings.config.get("layer_types")
-    if kinds is not None:
-        return list(kinds)
+def _kinds(settings: Settings, sizes: Sizes) -> Any:
+    given = settings.config.get("layer_types")
+    if given is not None:
+        return given
     every = settings.optional_integer("sliding_window_pattern")
     every = settings.integer("_sliding_window_pattern", 6) if every is None else every
     return [

@@ -8,6 +8,7 @@ from specedge.export.decoder import DecoderSpec
 from specedge.export.families._common import (
     Traits,
     decoder,
+    layer_windows,
     refuse_partial_rotary,
     rope_request,
 )
@@ -22,8 +23,9 @@ def describe(config: dict[str, Any], context: int) -> DecoderSpec:
     if "sliding_window" not in config:
         raise settings.malformed("sliding_window", "a number of positions, or null for none")
     window = settings.optional_integer("sliding_window")
-    kinds = set(config.get("layer_types") or ())
-    if kinds - {"full_attention" if window is None else "sliding_attention"}:
+    same = ["full_attention" if window is None else "sliding_attention"] * sizes.layers
+    kinds = config.get("layer_types")
+    if layer_windows(settings, sizes, same if kinds is None else kinds) != [window] * sizes.layers:
         settings.refuse("layer_types", "layers with different windows in this family")
     request = rope_request(settings, sizes, context)
     return decoder(settings, sizes, Traits(), request, [window] * sizes.layers)
