@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,9 +39,7 @@ class JsonPrinter:
     def event(self, event: Event) -> None:
         said: dict[str, Any] = {"text": event.text, "tokens": list(event.tokens)}
         if event.logprobs is not None:
-            from specedge.result import logprobs_to_dicts
-
-            said["logprobs"] = logprobs_to_dicts(event.logprobs)
+            said["logprobs"] = [asdict(entry) for entry in event.logprobs]
         if event.text or event.tokens:
             self.write(said)
 
