@@ -1,0 +1,97 @@
+"""Name to engine; a runtime library is imported when its engine is asked for, never before.
+
+    auto, cpu   ONNX Runtime on the CPU
+    fake        no weights: a rule over token ids, for tests (see `specedge.engines.fake`)
+
+The fake engine opens any bundle. When the graph's file is JSON it holds the rule, otherwise the
+rule is {"rule": "hashed"}:
+
+    {"rule": "hashed", "last": 8, "seed": 0}              next id by a hash of the last ids
+    {"rule": "table", "successors": {"5": 6}, "default": 0}
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.metadata
+import importlib.util
+import json
+from pathlib import Path
+
+from specedge.contract import GraphSpec
+from specedge.engines.base import Engine
+from specedge.errors import EngineError
+
+NAMES = ("auto", "cpu", "fake")
+
+
+def create(
+    name: str,
+    bundle_path: Path,
+    spec: GraphSpec,
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+) -> Engine:
+    """Open one graph of a bundle.
+
+    Args:
+        name: one of NAMES.
+        bundle_path: the bundle's folder.
+        spec: which graph of it.
+        threads: of the runtime; None: the engine's own choice.
+        context: T of its slots, at most spec.context; None: spec.context.
+
+    Raises:
+        EngineError: an unknown name, a runtime that is missing or installed twice, or a graph
+            that does not load.
+    """
+    if name == "fake":
+        return _fake(bundle_path, spec, context)
+    if name in ("auto", "cpu"):
+        check_onnxruntime()
+        from specedge.engines.ort import open_engine
+
+        return open_engine(bundle_path, spec, provider="cpu", threads=threads, context=context)
+    near = difflib.get_close_matches(name, NAMES, n=1)
+    hint = f"did you mean {near[0]}?" if near else "choose one of them"
+    raise EngineError(f"engine: no engine {name!r}; there are {', '.join(NAMES)}: {hint}")
+
+
+def check_onnxruntime() -> None:
+    """Raise EngineError unless exactly one ONNX Runtime distribution is installed."""
+    both = all(_installed(name) for name in ("onnxruntime", "onnxruntime-gpu"))
+    if both:
+        raise EngineError(
+            "engine: onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
+            "uninstall both, then install specedge[cpu] or specedge[gpu]"
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise EngineError(
+            "engine: ONNX Runtime is not installed; install specedge[cpu], or specedge[gpu] "
+            "for a machine with an NVIDIA GPU"
+        )
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _fake(bundle_path: Path, spec: GraphSpec, context: int | None) -> Engine:
+    from specedge.engines.fake import FakeEngine, hashed, table
+
+    try:
+        said = json.loads((bundle_path / spec.model).read_bytes())
+    except (OSError, ValueError):  # a real graph, or none
+        said = {}
+    if isinstance(said, dict) and said.get("rule") == "table":
+        successors = {int(key): int(value) for key, value in said["successors"].items()}
+        rule = table(successors, int(said.get("default", 0)))
+    else:
+        said = said if isinstance(said, dict) else {}
+        rule = hashed(spec.vocab, last=int(said.get("last", 8)), seed=int(said.get("seed", 0)))
+    return FakeEngine(spec, rule, context=context)

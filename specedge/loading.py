@@ -1,0 +1,162 @@
+"""From a bundle's folder to a model that is ready: check, open engines, choose proposers."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+
+from specedge.bundle import Bundle
+from specedge.contract import Manifest
+from specedge.controller import Controller
+from specedge.engines import registry
+from specedge.engines.base import Engine
+from specedge.errors import EngineError, OptionError
+from specedge.model import Model
+from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
+from specedge.speculator import Mode, Speculator
+from specedge.tokenizer import Tokenizer
+
+PROPOSERS = ("ngram", "draft")
+MODES = ("auto", "on", "off")
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    engine: str = "auto",
+    threads: int | None = None,
+    speculation: Mode | None = None,
+    draft_length: int | None = None,
+    proposers: Sequence[str] | None = None,
+    context: int | None = None,
+    verify: bool = True,
+) -> Model:
+    """Open a bundle and make it ready to generate. What is None comes from the bundle.
+
+    Args:
+        path: the bundle's folder.
+        engine: "auto", "cpu" or "fake".
+        threads: of the engine; None: its own choice.
+        speculation: "auto" speculates and falls back to plain decoding when a proposer is
+            missing or fails, "on" makes that an error, "off" decodes plainly.
+        draft_length: K, tokens drafted a round, 0..max_verify - 1; 0 is plain decoding.
+        proposers: of "ngram" and "draft", in priority order.
+        context: T, rows of KV to allocate, at most what the bundle was exported with.
+        verify: check the sha256 of every file (see `specedge.bundle`).
+
+    Raises:
+        BundleError: see `Bundle.open`.
+        OptionError: an argument is out of range, or speculation is "on" with nobody to draft.
+        EngineError: an engine is missing, or cannot load its graph or allocate its KV.
+    """
+    bundle = Bundle.open(path, verify=verify)
+    manifest = bundle.manifest
+    defaults = manifest.speculation
+    mode = _mode(speculation, defaults.mode)
+    rows = _context(context, manifest)
+    length = _draft_length(draft_length, manifest, rows)
+    names = _proposers(defaults.proposers if proposers is None else proposers)
+    if threads is not None and (isinstance(threads, bool) or threads < 1):
+        raise OptionError(f"threads: expected 1 or more, found {threads!r}")
+    tokenizer = Tokenizer(
+        bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
+    )
+    notes: list[str] = []
+    opened: list[Engine] = []
+    try:
+        target = registry.create(
+            engine, bundle.path, manifest.target, threads=threads, context=rows
+        )
+        opened.append(target)
+        chosen: list[Proposer] = []
+        for name in names if mode != "off" and length > 0 else ():
+            if name == "ngram":
+                chosen.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
+            elif manifest.draft is None:
+                notes.append("no draft model in the bundle")
+            elif (draft := _draft(engine, bundle, threads, rows, mode, notes)) is not None:
+                opened.append(draft)
+                chosen.append(DraftModelProposer(draft))
+        speculator = Speculator(chosen, Controller(length), mode=mode)
+        return Model(bundle, target, speculator, tokenizer, notes)
+    except BaseException as error:
+        for each in opened:
+            each.close()
+        if isinstance(error, MemoryError):
+            raise EngineError(
+                f"{bundle.path}: not enough memory for {manifest.name} at a context of {rows}; "
+                "choose a smaller context"
+            ) from error
+        raise
+
+
+def _draft(
+    engine: str, bundle: Bundle, threads: int | None, rows: int, mode: Mode, notes: list[str]
+) -> Engine | None:
+    """The draft's engine; None, with a note, when it cannot be had and nobody insists."""
+    spec = bundle.manifest.draft
+    assert spec is not None, "asked to open a draft that is not there"
+    rows = min(rows, spec.context)
+    try:
+        return registry.create(engine, bundle.path, spec, threads=threads, context=rows)
+    except (EngineError, MemoryError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        if mode == "on":
+            raise EngineError(
+                f'the draft model cannot be loaded: {why}; use speculation "auto" to go on '
+                "without it"
+            ) from error
+        notes.append(f"the draft model was left out: {why}")
+        return None
+
+
+def _mode(asked: str | None, default: Mode) -> Mode:
+    mode = default if asked is None else asked
+    if mode not in MODES:
+        raise OptionError(f"speculation: expected auto, on or off, found {mode!r}")
+    return mode  # type: ignore[return-value]
+
+
+def _context(asked: int | None, manifest: Manifest) -> int:
+    longest = manifest.target.context
+    if asked is None:
+        return longest
+    if isinstance(asked, bool) or not 1 <= asked <= longest:
+        raise OptionError(
+            f"context: expected 1..{longest}, found {asked!r}; export with a larger "
+            "export.context for more"
+        )
+    return asked
+
+
+def _draft_length(asked: int | None, manifest: Manifest, context: int) -> int:
+    widest = manifest.target.max_verify
+    if asked is None:
+        return max(0, min(manifest.speculation.draft_length, widest - 1, context - 1))
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
+        raise OptionError(f"draft_length: expected 0 or more, found {asked!r}")
+    if asked + 1 > context and asked > 0:
+        raise OptionError(
+            f"draft_length: {asked} drafted tokens do not fit the context of {context}; "
+            f"use at most {context - 1}"
+        )
+    if asked + 1 > widest:
+        raise OptionError(
+            f"draft_length: {asked} drafted tokens need a verification of {asked + 1}, this "
+            f"bundle allows {widest} (export.max_verify); use at most {widest - 1}"
+        )
+    return asked
+
+
+def _proposers(names: Sequence[str]) -> list[str]:
+    if isinstance(names, str):
+        names = names.split(",")
+    for name in names:
+        if name not in PROPOSERS:
+            near = difflib.get_close_matches(name, PROPOSERS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PROPOSERS)}"
+            raise OptionError(f"proposers: no proposer {name!r}; {hint}")
+    if len(set(names)) != len(names):
+        raise OptionError(f"proposers: {', '.join(names)} names one twice")
+    return list(names)

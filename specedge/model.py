@@ -1,0 +1,286 @@
+"""The model an application holds: one target, one slot, one request at a time.
+
+prompt          a string is completed as it stands, with the BOS token its tokenizer adds;
+                a list of messages goes through the model's chat template first;
+                token ids are taken as they are
+KV re-use       the slot keeps its rows between requests: the next prompt runs only what
+                follows the prefix it shares with the tokens that are cached
+concurrency     a second request while one runs gets BusyError, from any thread
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as AnySequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import numpy as np
+
+from specedge.bundle import Bundle
+from specedge.chat import Chat
+from specedge.contract import Ids
+from specedge.engines.base import Engine, Slot
+from specedge.errors import BusyError, EngineError, OptionError, PromptError
+from specedge.generation import Generation, OnEnd
+from specedge.loop import decode
+from specedge.metrics import Metrics
+from specedge.options import GenerationOptions, OptionKeywords
+from specedge.result import Result
+from specedge.sequence import Sequence
+from specedge.speculator import SpeculationState, Speculator
+from specedge.stream import TextStream
+from specedge.template import ChatTemplate, Message
+from specedge.tokenizer import Tokenizer
+
+Prompt = str | AnySequence[Message] | AnySequence[int] | Ids
+
+
+class Model:
+    """A loaded bundle; `specedge.load` makes it.
+
+    Args:
+        bundle: opened and checked.
+        target: engine of the bundle's target; owned, closed by `close`.
+        speculator: owned, closed by `close`.
+        tokenizer: the bundle's.
+        notes: what loading left out, for the reason that a result gives.
+
+    Raises:
+        EngineError: the slot cannot be allocated. Engine and speculator are then still open.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: Engine,
+        speculator: Speculator,
+        tokenizer: Tokenizer,
+        notes: Iterable[str] = (),
+    ) -> None:
+        self.bundle = bundle
+        self.tokenizer = tokenizer
+        self.last_result: Result | None = None
+        self.notes = tuple(notes)
+        self._target = target
+        self._speculator = speculator
+        self._slot: Slot | None = target.new_slot()
+        self._context = self._slot.context
+        self._template = _template(bundle, tokenizer)
+        self._seq: Sequence | None = None
+        self._busy = threading.Lock()
+        self._running: weakref.ref[Generation] | None = None
+
+    @property
+    def context(self) -> int:
+        """T: a prompt may have this many tokens, prompt and output one more."""
+        return self._context
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    @property
+    def engine(self) -> str:
+        """Runtime, version, provider and threads of the target."""
+        return self._target.description
+
+    @property
+    def speculation(self) -> SpeculationState:
+        """As of the current request, or of the last one; what loading left out is in the reason."""
+        state = self._speculator.state()
+        return replace(state, reason="; ".join((state.reason, *self.notes)))
+
+    def stream(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Generation:
+        """Start a request; iterate over what this returns to run it.
+
+        Options are `max_tokens`, `stop`, `ignore_eos`, `echo`, `logprobs` (see
+        `GenerationOptions`) and `temperature`, which must be 0. Everything is checked here, before
+        the first event.
+
+        Raises:
+            OptionError: an option that is unknown or cannot be honoured.
+            PromptError: an empty prompt, one longer than the context, or not text.
+            BusyError: another request is running.
+            EngineError: the model is closed.
+        """
+        return self.start(prompt, options)
+
+    def generate(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Result:
+        """`stream` to its end. On Ctrl-C what was made so far is in `last_result`."""
+        return self.finish(self.start(prompt, options))
+
+    def chat(self, system: str | None = None) -> Chat:
+        """Begin a conversation. Raises PromptError when the model has no chat template."""
+        return Chat(self, system)
+
+    def encode(self, prompt: Prompt) -> tuple[Ids, str]:
+        """Token ids of a prompt, int64 [n], and its text as `echo` gives it.
+
+        Raises:
+            PromptError: empty, malformed, not text, or an id outside the vocabulary.
+        """
+        if isinstance(prompt, str):
+            if not prompt:
+                raise PromptError("prompt: it is empty; expected some text")
+            return self.tokenizer.encode(prompt), prompt
+        if not isinstance(prompt, list | tuple | np.ndarray):
+            raise PromptError(
+                "prompt: expected text, a list of messages or token ids, "
+                f"found {type(prompt).__name__}"
+            )
+        if len(prompt) == 0:
+            raise PromptError("prompt: it is empty; expected text, messages or token ids")
+        if isinstance(prompt, np.ndarray) or isinstance(prompt[0], int | np.integer):
+            ids = self._checked_ids(prompt)
+            return ids, self.tokenizer.decode(ids)
+        text = self.require_template("messages").render(prompt)
+        if not text:
+            raise PromptError("messages: the chat template made an empty prompt of them")
+        return self.tokenizer.encode(text, add_special=False, where="messages"), text
+
+    def require_template(self, what: str) -> ChatTemplate:
+        """The chat template, or PromptError that says `what` needs one."""
+        if self._template is None:
+            raise PromptError(
+                f"{what}: {self.bundle.manifest.name} has no chat template; "
+                "pass the prompt as a string"
+            )
+        return self._template
+
+    def start(
+        self, prompt: Prompt, options: Mapping[str, Any], on_end: OnEnd | None = None
+    ) -> Generation:
+        """`stream` with the options in a mapping, and somebody to tell when it ends."""
+        metrics = Metrics()
+        chosen = GenerationOptions.parse(options, self.bundle.manifest.generation)
+        stops, stop_ids = self._stops(chosen.stop)
+        ids, text = self.encode(prompt)
+        if not self._busy.acquire(blocking=False):
+            raise BusyError(
+                "model: it is already generating; read that stream to its end or close it, "
+                "or load the bundle a second time"
+            )
+        try:
+            if self._slot is None:
+                raise EngineError("model: it is closed; load the bundle again")
+            seq = self._sequence(ids, chosen)
+            rounds = decode(
+                seq, self._target, self._slot, self._speculator, metrics, chosen.logprobs
+            )
+            decoder = self.tokenizer.stream(ids.tolist())
+
+            def end(result: Result, error: BaseException | None) -> None:
+                self.last_result = result
+                self._running = None
+                self._busy.release()
+                if on_end is not None:
+                    on_end(result, error)
+
+            generation = Generation(
+                seq,
+                rounds,
+                TextStream(decoder, stops, stop_ids),
+                echo=text if chosen.echo else "",
+                metrics=metrics,
+                logprobs=chosen.logprobs is not None,
+                state=lambda: self.speculation,
+                on_end=end,
+            )
+        except BaseException:
+            self._busy.release()
+            raise
+        self._running = weakref.ref(generation)
+        return generation
+
+    @staticmethod
+    def finish(generation: Generation) -> Result:
+        """Run a request to its end and return its result."""
+        for _ in generation:
+            pass
+        assert generation.result is not None, "a request ended without a result"
+        return generation.result
+
+    def _sequence(self, ids: Ids, options: GenerationOptions) -> Sequence:
+        """The sequence at its new prompt, keeping the cached rows of the common prefix."""
+        eos_ids = frozenset() if options.ignore_eos else self.bundle.manifest.tokenizer.eos_ids
+        budget = self._context + 1 if options.max_tokens is None else options.max_tokens
+        if self._seq is None:
+            self._seq = Sequence(
+                ids, context=self._context, max_tokens=budget, eos_ids=frozenset(eos_ids)
+            )
+        else:
+            self._seq.resume(ids, max_tokens=budget, eos_ids=frozenset(eos_ids))
+        return self._seq
+
+    def _checked_ids(self, prompt: AnySequence[Any] | Ids) -> Ids:
+        ids = np.asarray(prompt)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise PromptError("prompt: expected a flat list of token ids, found something else")
+        vocab = self.bundle.manifest.target.vocab
+        wrong = np.flatnonzero((ids < 0) | (ids >= vocab))
+        if len(wrong):
+            raise PromptError(
+                f"prompt: id {ids[wrong[0]]} at place {wrong[0]}; "
+                f"the vocabulary has ids 0..{vocab - 1}"
+            )
+        return ids.astype(np.int64)
+
+    def _stops(self, stops: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
+        """Stop strings to look for in the text, and the ids of those that are a special token."""
+        special = self.tokenizer.special_tokens()
+        texts = tuple(stop for stop in stops if stop not in special)
+        for stop in texts:
+            inside = next((token for token in special if token in stop), None)
+            if inside is not None:
+                raise OptionError(
+                    f"stop: {stop!r} contains the special token {inside!r}, which has no text to "
+                    f"match; give {inside!r} as a stop string of its own"
+                )
+        return texts, frozenset(special[stop] for stop in stops if stop in special)
+
+    def close(self) -> None:
+        """End a running request and free the engines; closing twice is fine.
+
+        Raises:
+            BusyError: another thread is inside the running request.
+        """
+        running = self._running() if self._running is not None else None
+        if running is not None:
+            running.close()
+        if self._slot is None:
+            return
+        slot, self._slot, self._seq = self._slot, None, None
+        self._speculator.close()
+        self._target.release(slot)
+        self._target.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<specedge.Model {self.bundle.manifest.name} ({self.engine})>"
+
+
+def _template(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate | None:
+    source = bundle.chat_template
+    if source is None:
+        return None
+    spec = bundle.manifest.tokenizer
+    named = {
+        "bos_token": tokenizer.token(spec.bos_id),
+        "eos_token": tokenizer.token(spec.eos_ids[0] if spec.eos_ids else None),
+        "pad_token": tokenizer.token(spec.pad_id),
+    }
+    return ChatTemplate(source, {name: text for name, text in named.items() if text is not None})

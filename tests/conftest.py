@@ -1,0 +1,23 @@
+"""Fixtures that several test files share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+
+
+@pytest.fixture
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder instead of the user's."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("SPECEDGE_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture
+def tiny_bundle(tmp_path: Path) -> Path:
+    """A bundle on the fake engine; see `tests/tiny.py`."""
+    return tiny.write_bundle(tmp_path / "tiny")
