@@ -22,7 +22,7 @@ line; 2 for usage; 130 after Ctrl-C, with partial output kept; 141 when the read
 def render() -> str:
     """The whole page."""
     parts = [HEADER, _section("specedge", group, None)]
-    with click.Context(group, info_name="specedge") as parent:
+    with group.make_context("specedge", [], resilient_parsing=True) as parent:
         for name in COMMANDS:
             command = group.get_command(parent, name)
             assert command is not None

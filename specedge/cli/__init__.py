@@ -46,18 +46,23 @@ def group() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
-    sys.exit(run(args))
+    sys.exit(invoke(args))
 
 
-def run(args: Sequence[str] | None = None) -> int:
+def invoke(args: Sequence[str] | None = None) -> int:
     """Run the command line; every outcome becomes an exit code and at most one line of error."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack a character of the text
     try:
-        code = group.main(args, prog_name="specedge", standalone_mode=False)
+        # not group.main(), which answers a broken pipe with exit code 1
+        given = list(sys.argv[1:] if args is None else args)
+        with group.make_context("specedge", given) as ctx:
+            group.invoke(ctx)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return 0
+    except click.exceptions.Exit as asked:
+        return asked.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

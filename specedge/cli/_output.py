@@ -21,9 +21,9 @@ class TextPrinter:
 
     def event(self, event: Event) -> None:
         if event.text:
+            self._open = not event.text.endswith("\n")  # first: Ctrl-C may come while writing
             sys.stdout.write(event.text)
             sys.stdout.flush()
-            self._open = not event.text.endswith("\n")
 
     def end(self) -> None:
         """Close the last line."""

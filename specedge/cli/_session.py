@@ -22,4 +22,9 @@ def open_model(bundle: Path, options: Mapping[str, Any]) -> Model:
 
 def request_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those options of a request that were given; the bundle's defaults fill in the rest."""
-    return {name: options[name] for name in _REQUEST if options.get(name) not in (None, (), False)}
+    given = {name: options.get(name) for name in _REQUEST}
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not None and value is not False and value != ()
+    }

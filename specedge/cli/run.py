@@ -85,10 +85,14 @@ def _messages(text: str, system: str | None) -> list[dict[str, str]]:
 
 def _prompt(prompt: str | None, files: tuple[Path, ...]) -> str:
     from specedge.cli._input import read_file, read_stdin
+    from specedge.errors import PromptError
 
     if prompt == "-" or (prompt is None and not files and not sys.stdin.isatty()):
         prompt = read_stdin()
     elif prompt is None and not files:
         raise click.UsageError('give a PROMPT, --file, or "-" to read stdin')
     parts = [prompt] if prompt is not None else []
-    return "\n\n".join([*parts, *(read_file(path) for path in files)])
+    text = "\n\n".join([*parts, *(read_file(path) for path in files)])
+    if not text:
+        raise PromptError("prompt: it is empty; expected some text")
+    return text
