@@ -28,9 +28,6 @@ HEAVY = {
     "huggingface_hub",
 }
 DOORS = {"specedge/cli/export.py", "specedge/cli/_progress.py"}  # to specedge.export
-    "specedge/cli/export.py",
-    "specedge/cli/_progress.py",
-}  # the only doors to specedge.export
 
 
 def sources() -> list[Path]:
