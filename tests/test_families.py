@@ -12,7 +12,7 @@ import pytest
 from specedge.errors import SourceError, UnsupportedError
 from specedge.export.decoder import DecoderSpec
 from specedge.export.families import SUPPORTED, check_weights, describe, unused, used
-from tests.tiny_models import ArrayTensors
+from tiny_models import ArrayTensors
 
 BASE: dict[str, Any] = {
     "vocab_size": 304,
