@@ -57,9 +57,10 @@ class Chat:
         asked = {"role": "user", "content": text}
         messages = self._messages
 
-        def record(result: Result, error: BaseException | None) -> None:
-            failed = isinstance(error, Exception)
-            if failed or (result.finish_reason == "cancelled" and not result.text):
+        def record(result: Result | None, error: BaseException | None) -> None:
+            if result is None or isinstance(error, Exception):
+                return
+            if result.finish_reason == "cancelled" and not result.text:
                 return
             messages.extend((asked, {"role": "assistant", "content": result.text}))
 

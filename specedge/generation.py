@@ -15,7 +15,7 @@ from specedge.sequence import Sequence
 from specedge.speculator import SpeculationState
 from specedge.stream import Delta, FinishReason, TextStream
 
-OnEnd = Callable[[Result, BaseException | None], None]
+OnEnd = Callable[[Result | None, BaseException | None], None]
 
 
 class Generation:
@@ -121,21 +121,23 @@ class Generation:
             event.result = self._end(reason, None)
         return event
 
-    def _end(self, reason: FinishReason, error: BaseException | None) -> Result:
+    def _end(self, reason: FinishReason, error: BaseException | None) -> Result | None:
         self._ended = True
-        out = self._out
-        self.result = result = Result(
-            text="".join(self._said),
-            tokens=self._tokens[:out],
-            finish_reason=reason,
-            prompt_tokens=self._seq.n_prompt,
-            seed=None,
-            speculation=self._state(),
-            metrics=self._metrics.summary(),
-            logprobs=None if self._logprobs is None else self._logprobs[:out],
-        )
-        self._on_end(result, error)
-        return result
+        self._rounds = iter(())  # lets go of the slot
+        try:
+            self.result = Result(
+                text="".join(self._said),
+                tokens=self._tokens[: self._out],
+                finish_reason=reason,
+                prompt_tokens=self._seq.n_prompt,
+                seed=None,
+                speculation=self._state(),
+                metrics=self._metrics.summary(),
+                logprobs=None if self._logprobs is None else self._logprobs[: self._out],
+            )
+        finally:  # a second Ctrl-C must not leave the model busy for ever
+            self._on_end(self.result, error)
+        return self.result
 
     def close(self) -> None:
         """End the request now; its result says "cancelled". A request that has ended stays so.

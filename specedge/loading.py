@@ -57,6 +57,13 @@ def load(
     rows = _context(context, manifest)
     length = _draft_length(draft_length, manifest, rows)
     names = _proposers(defaults.proposers if proposers is None else proposers)
+    if mode == "on" and (length == 0 or not _usable(names, manifest)):
+        raise OptionError(
+            f'speculation "on": draft_length is {length} and of the proposers asked for '
+            f"({', '.join(names) or 'none'}) this bundle can run "
+            f'{", ".join(_usable(names, manifest)) or "none"}; use "auto", or a draft_length of '
+            '1 or more with "ngram" among the proposers'
+        )
     if threads is not None and (isinstance(threads, bool) or threads < 1):
         raise OptionError(f"threads: expected 1 or more, found {threads!r}")
     tokenizer = Tokenizer(
@@ -70,9 +77,11 @@ def load(
         )
         opened.append(target)
         chosen: list[Proposer] = []
-        for name in names if mode != "off" and length > 0 else ():
+        for name in names:
             if name == "ngram":
                 chosen.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
+            elif mode == "off" or length == 0:
+                continue  # a draft model that would never run is not worth its memory
             elif manifest.draft is None:
                 notes.append("no draft model in the bundle")
             elif (draft := _draft(engine, bundle, threads, rows, mode, notes)) is not None:
@@ -109,6 +118,10 @@ def _draft(
             ) from error
         notes.append(f"the draft model was left out: {why}")
         return None
+
+
+def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:
+    return [name for name in names if name != "draft" or manifest.draft is not None]
 
 
 def _mode(asked: str | None, default: Mode) -> Mode:

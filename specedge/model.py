@@ -173,7 +173,7 @@ class Model:
             )
             decoder = self.tokenizer.stream(ids.tolist())
 
-            def end(result: Result, error: BaseException | None) -> None:
+            def end(result: Result | None, error: BaseException | None) -> None:
                 self.last_result = result
                 self._running = None
                 self._busy.release()
@@ -217,9 +217,15 @@ class Model:
         return self._seq
 
     def _checked_ids(self, prompt: AnySequence[Any] | Ids) -> Ids:
+        if not isinstance(prompt, np.ndarray):
+            for place, id_ in enumerate(prompt):
+                if isinstance(id_, bool) or not isinstance(id_, int | np.integer):
+                    raise PromptError(f"prompt[{place}]: expected a token id, found {id_!r:.60}")
         ids = np.asarray(prompt)
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise PromptError("prompt: expected a flat list of token ids, found something else")
+            raise PromptError(
+                f"prompt: expected token ids as integers [n], found {ids.dtype} {list(ids.shape)}"
+            )
         vocab = self.bundle.manifest.target.vocab
         wrong = np.flatnonzero((ids < 0) | (ids >= vocab))
         if len(wrong):

@@ -71,7 +71,8 @@ class Tokenizer:
         self._inner.no_truncation()
         self._inner.no_padding()
         self.spec = spec
-        self._scheme = _scheme(json.loads(text).get("decoder"))
+        decoder = self._inner.decoder
+        self._scheme = None if decoder is None else _scheme(json.loads(decoder.__getstate__()))
         self._special: dict[str, int] = {
             added.content: id_
             for id_, added in self._inner.get_added_tokens_decoder().items()
@@ -244,10 +245,8 @@ class _Scheme:
     strip: Literal["none", "one", "all"] = "none"  # spaces of the text's first token
 
 
-def _scheme(decoder: dict[str, Any] | None) -> _Scheme | None:
+def _scheme(decoder: dict[str, Any]) -> _Scheme | None:
     """None: not one of the decoders that a table can stand for."""
-    if decoder is None:
-        return None
     if decoder.get("type") == "ByteLevel":
         return _Scheme("bytes")
     if decoder.get("type") == "Metaspace" and decoder.get("replacement") == SPACE:

@@ -1,7 +1,7 @@
 """A bundle without weights: a tokenizer of a few hundred ids and the fake engine.
 
-The conversation format of the tiny template is `role: content` on a line each, then `<ask>`;
-`answering` is a model that replies to the text before the last `<ask>` and then says `<eos>`.
+The tiny template writes `role: content` on a line each, and `<ask>answer<eos>` for an assistant;
+`answering` is a model that replies after the last `<ask>` and then says `<eos>`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from specedge.tokenizer import Tokenizer
 PAD, BOS, EOS, ASK = range(4)
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<ask>"]
 TEMPLATE = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% for message in messages %}{% if message.role == 'assistant' %}<ask>{{ message.content }}"
+    "<eos>{% else %}{{ message.role }}: {{ message.content }}{% endif %}{{ '\\n' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}<ask>{% endif %}"
 )
 
