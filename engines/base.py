@@ -51,6 +51,18 @@ class Engine(Protocol):
         ...
 
     @property
+    def width_step(self) -> int:
+        """Calls are padded to a multiple of it; a draft of K costs as much as the widest one with
+        the same padded K + 1."""
+        ...
+
+    @property
+    def width_noise(self) -> float:
+        """Largest difference of a logit between calls of different widths; 0.0: bit for bit the
+        same, so that greedy text cannot depend on speculation."""
+        ...
+
+    @property
     def prefill_chunk(self) -> int:
         """Widest call worth making; longer prompts are fed in chunks of this size."""
         ...

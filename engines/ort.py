@@ -1,5 +1,12 @@
 """ONNX Runtime, CPU execution provider.
 
+An exact engine pads calls to the widths that agree to the bit, so that plain and speculative
+decoding see the same logits; what padding writes is overwritten by the next call. See `widths`.
+
+All engines of a process share one thread pool. With a pool each, the idle pool of a target spins
+while its draft runs: measured on two cores, a round then takes twice as long
+(docs/decisions/0003).
+
 Buffers are bound once per call width: a binding holds the KV pair of every layer as input and,
 under the same address, as output, so a call costs two integers written in place and one `run`.
 Re-binding per call would cost more than a tenth of a millisecond.
@@ -8,6 +15,7 @@ Re-binding per call would cost more than a tenth of a millisecond.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -30,7 +38,9 @@ from specedge.contract import (
     past,
     present,
 )
+from specedge.engines import widths
 from specedge.engines.base import Scored
+from specedge.engines.widths import Widths
 from specedge.errors import EngineError, ShapeError
 
 PREFILL_CHUNK = 128
@@ -45,6 +55,7 @@ def open_engine(
     provider: str = "cpu",
     threads: int | None = None,
     context: int | None = None,
+    exact: bool = True,
 ) -> OrtEngine:
     """Load a bundle's graph and run it once.
 
@@ -54,24 +65,50 @@ def open_engine(
         provider: a key of PROVIDERS.
         threads: of the intra-op pool; None: every core this process may run on.
         context: rows of the KV buffer, at most spec.context; None: all of them.
+        exact: pad calls, where that makes logits independent of how many tokens a call has;
+            False: the narrowest and fastest kernels.
 
     Raises:
         EngineError: the graph does not load, or the provider is not the one asked for.
     """
-    threads = len(os.sched_getaffinity(0)) if threads is None else threads
-    engine = OrtEngine(
-        spec, _session(bundle_path / spec.model, provider, threads), provider, threads, context
-    )
-    engine.warm_up()
+    pool = _share_pool(threads)
+    session = _session(bundle_path / spec.model, provider)
+    engine = OrtEngine(spec, session, f"{provider}, {pool}", context)
+    engine.warm_up(exact=exact)
     return engine
 
 
-def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
+_pool_lock = threading.Lock()
+_pool: list[int | None] = []  # threads of the process's pool once made; None: the app made it
+
+
+def _share_pool(threads: int | None) -> str:
+    """Make the process's thread pool, or check that the one there is the one asked for."""
+    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
+    if wanted < 1:
+        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
+    with _pool_lock:
+        if not _pool:
+            try:
+                ort.set_global_thread_pool_sizes(wanted, 1)
+                _pool.append(wanted)
+            except Exception:  # raised as the runtime's own Fail: the app was here first
+                _pool.append(None)
+        made = _pool[0]
+    if threads is not None and made != threads:
+        held = "the size the app chose" if made is None else f"{made} threads"
+        raise EngineError(
+            f"engine: threads = {threads}, but this process's ONNX Runtime pool already has "
+            f"{held}, and it is made once; load every bundle with the same number of threads"
+        )
+    return "the app's thread pool" if made is None else f"{made} threads"
+
+
+def _session(model: Path, provider: str) -> ort.InferenceSession:
     if provider not in PROVIDERS:
         raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
     options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options.use_per_session_threads = False
     options.log_severity_level = (
         4  # failures arrive as exceptions; a second copy on stderr is noise
     )
@@ -93,8 +130,9 @@ def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
 class OrtSlot:
     """KV buffers of one sequence and the bindings made over them."""
 
-    def __init__(self, spec: GraphSpec, context: int) -> None:
-        shape = (1, spec.kv_heads, context, spec.head_dim)
+    def __init__(self, spec: GraphSpec, context: int, spare: int) -> None:
+        """`spare` rows past the context take what padding writes at the last position."""
+        shape = (1, spec.kv_heads, context + spare, spec.head_dim)
         self.context = context
         self.released = False
         # zeros, not empty: a masked weight of 0 times NaN is NaN
@@ -115,6 +153,7 @@ class _Binding:
     """Everything a call of S tokens and M scored rows reads and writes."""
 
     io: ort.IOBinding
+    width: int  # S, padding included
     ids: Ids  # [1, S]
     greedy_ids: Ids  # [M]
     logits: Logits  # [M, V]
@@ -129,10 +168,12 @@ class OrtEngine:
         self,
         spec: GraphSpec,
         session: ort.InferenceSession,
-        provider: str,
-        threads: int,
+        placement: str,
         context: int | None,
     ) -> None:
+        """`placement` says provider and threads, for reports."""
+        self._step = 1  # calls are padded to a multiple of it
+        self._widths: Widths | None = None
         self._spec = spec
         self._context = spec.context if context is None else context
         if not 1 <= self._context <= spec.context:
@@ -141,8 +182,7 @@ class OrtEngine:
                 f"{spec.role}; export again with a larger [export] context"
             )
         self._session: ort.InferenceSession | None = session
-        self._threads = threads
-        self._provider = provider
+        self._placement = placement
         self._free: list[OrtSlot] = []
         self._logits = np.empty((0, spec.vocab), np.float32)
         self._run_options = ort.RunOptions()
@@ -154,7 +194,16 @@ class OrtEngine:
 
     @property
     def description(self) -> str:
-        return f"onnxruntime {ort.__version__}, {self._provider}, {self._threads} threads"
+        return f"onnxruntime {ort.__version__}, {self._placement}"
+
+    @property
+    def width_step(self) -> int:
+        return self._step
+
+    @property
+    def width_noise(self) -> float:
+        exact = self._widths is not None and self._widths.step in (1, self._step)
+        return 0.0 if self._widths is None or exact else self._widths.noise
 
     @property
     def prefill_chunk(self) -> int:
@@ -166,7 +215,7 @@ class OrtEngine:
             slot = self._free.pop()
             slot.released = False
             return slot
-        return OrtSlot(self._spec, self._context)
+        return OrtSlot(self._spec, self._context, self._step - 1)
 
     def release(self, slot: OrtSlot) -> None:
         """Keep the buffers for the next sequence: rows at or past n_cached are never read."""
@@ -174,12 +223,24 @@ class OrtEngine:
             slot.released = True
             self._free.append(slot)
 
-    def warm_up(self) -> None:
-        """Run each kind of call once, so that the first request pays no first-touch costs."""
+    def warm_up(self, *, exact: bool) -> None:
+        """Run each kind of call once, so that the first request pays no first-touch costs, and
+        find out which widths agree."""
+        tokens = (np.arange(self.prefill_chunk, dtype=np.int64) * 7919) % self._spec.vocab
         slot = self.new_slot()
-        for width in (self.prefill_chunk, 1):
-            self.forward(slot, np.zeros(width, np.int64), 0, 1)
-        self.release(slot)
+        self.forward(slot, tokens, 0, 1)
+        widest = min(widths.WIDEST, self._context // 2)
+        if widest >= 2:
+            past_rows = min(widest, len(tokens))
+
+            def score(width: int) -> Logits:
+                return self.forward(slot, tokens[:width], past_rows, width).logits.copy()
+
+            self._widths = widths.measure(score, widest)
+            if exact:
+                self._step = self._widths.step or 1
+        if self._step == 1:
+            self.release(slot)  # else it lacks the rows that padding needs
 
     def forward(self, slot: OrtSlot, tokens: Ids, n_cached: int, rows: int) -> Scored:
         session = self._live()
@@ -191,9 +252,9 @@ class OrtEngine:
             raise ShapeError(
                 f"{n_cached} cached rows + {width} tokens, but the slot holds {slot.context} rows"
             )
-        binding.ids[0] = tokens
+        binding.ids[0, :width] = tokens
         slot.cached[0] = n_cached
-        slot.total[()] = n_cached + width
+        slot.total[()] = n_cached + binding.width
         started = time.perf_counter_ns()
         try:
             session.run_with_iobinding(binding.io, self._run_options)
@@ -229,7 +290,7 @@ class OrtEngine:
             raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
         if slot.released:
             raise ShapeError("the slot was released")
-        self._grow_logits(rows)
+        self._grow_logits(self._padded(rows))
         binding = self._new_binding(session, slot, width, rows)
         slot.bindings[width, rows] = binding
         odd = [key for key in slot.bindings if key[0] > self._spec.max_verify]
@@ -237,19 +298,25 @@ class OrtEngine:
             del slot.bindings[key]
         return binding
 
+    def _padded(self, width: int) -> int:
+        return -(-width // self._step) * self._step
+
     def _grow_logits(self, rows: int) -> None:
         """One logits buffer serves every width; earlier bindings keep the one they point at."""
         if rows > len(self._logits):
-            size = max(rows, min(self._spec.max_verify, self._context))
+            size = max(rows, self._padded(min(self._spec.max_verify, self._context)))
             self._logits = np.empty((size, self._spec.vocab), np.float32)
 
     def _new_binding(
         self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int
     ) -> _Binding:
-        ids = np.zeros((1, width), np.int64)
-        logit_rows = np.arange(width - rows, width, dtype=np.int64)
-        logits = self._logits[:rows]
-        greedy = np.zeros(rows, np.int64)
+        padded = self._padded(width)
+        ids = np.zeros((1, padded), np.int64)
+        # the head is padded as well: its width is the number of scored rows
+        scored = self._padded(rows)
+        logit_rows = np.minimum(np.arange(scored, dtype=np.int64) + width - rows, width - 1)
+        logits = self._logits[:scored]
+        greedy = np.zeros(scored, np.int64)
         keep: list[object] = [logit_rows]
         io = session.io_binding()
 
@@ -270,7 +337,7 @@ class OrtEngine:
             io.bind_ortvalue_output(present(layer, "key"), key)
             io.bind_ortvalue_output(present(layer, "value"), value)
         starts = np.arange(rows, dtype=np.int64) * self._spec.vocab
-        return _Binding(io, ids, greedy, logits, starts, keep)
+        return _Binding(io, padded, ids, greedy[:rows], logits[:rows], starts, keep)
 
 
 def _line(error: Exception) -> str:

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specedge.errors import SourceError
 from specedge.export.checkpoint import Array, TensorMap, read, row_blocks
 from specedge.export.decoder import DecoderSpec, Linear, Rope, Rows
 from specedge.export.progress import Progress
 from specedge.export.quantize import Scheme, quantize_rows
 from specedge.export.weights import Placed, WeightWriter
 
-# int8 arithmetic inside MatMulNBits for 4-bit weights: the fast kernel, 5e-3 relative from exact.
-# 8-bit weights keep float32 arithmetic: their reason is accuracy.
-ACCURACY_LEVEL = {4: 4, 8: 0}
+# Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative from
+# exact). Levels below it dequantise the weights first: measured 3 times slower with 4-bit weights,
+# 50 times with 8-bit ones (docs/decisions/0003).
+ACCURACY_LEVEL = 4
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,6 @@ class PlacedLinear:
     zero_points: Placed | None = None
     bits: int = 32
     block_size: int = 0
-
-    @property
-    def accuracy_level(self) -> int:
-        return ACCURACY_LEVEL[self.bits]
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class PlacedModel:
     linears: dict[str, PlacedLinear] = field(default_factory=dict)
     vectors: dict[str, Placed] = field(default_factory=dict)
     rope_tables: list[tuple[Placed, Placed]] = field(default_factory=list)  # cos, sin by layer
-    parameters: int = 0
 
 
 def place(
@@ -75,15 +70,15 @@ def place(
     context: int,
     progress: Progress,
 ) -> PlacedModel:
-    """Write every weight of `spec` and say where it went.
+    """Write every weight of `spec` and say where it went; names and shapes are checked already.
 
     Args:
         scheme: None for float32.
         vocab: rows of embedding and head to keep; the padded tail past it is cut.
-        context: rows of the rotary tables.
+        context: rows of the rotary tables (`specedge.contract.rope_rows`).
 
     Raises:
-        SourceError: a tensor is missing, of another shape than the config says, or not finite.
+        SourceError: a tensor is cut short or not finite.
         ExportError: the file cannot be written.
     """
     return _Placer(spec, tensors, writer, scheme, progress).place(vocab, context)
@@ -100,7 +95,6 @@ class _Placer:
     ) -> None:
         self.spec, self.tensors, self.writer = spec, tensors, writer
         self.scheme, self.progress = scheme, progress
-        self.parameters = 0
 
     def place(self, vocab: int, context: int) -> PlacedModel:
         spec = self.spec
@@ -114,24 +108,23 @@ class _Placer:
         for layer in spec.layers:
             for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
                 model.linears[linear.name] = self._linear(linear)
-            for norm in (layer.input_norm, layer.mlp_norm):
-                model.vectors[norm] = self._norm(norm, spec.hidden)
-            for norm_or_none in (layer.post_attention_norm, layer.post_mlp_norm):
-                if norm_or_none is not None:
-                    model.vectors[norm_or_none] = self._norm(norm_or_none, spec.hidden)
-            for head_norm in (layer.q_norm, layer.k_norm):
-                if head_norm is not None:
-                    model.vectors[head_norm] = self._norm(head_norm, spec.head_dim)
+            for norm in (
+                layer.input_norm,
+                layer.mlp_norm,
+                layer.post_attention_norm,
+                layer.post_mlp_norm,
+                layer.q_norm,
+                layer.k_norm,
+            ):
+                if norm is not None:
+                    model.vectors[norm] = self._norm(norm)
             if id(layer.rope) not in ropes:
                 ropes[id(layer.rope)] = self._rope(layer.rope, len(ropes), context)
             model.rope_tables.append(ropes[id(layer.rope)])
-        model.vectors[spec.final_norm] = self._norm(spec.final_norm, spec.hidden)
-        model.parameters = self.parameters
+        model.vectors[spec.final_norm] = self._norm(spec.final_norm)
         return model
 
     def _linear(self, linear: Linear) -> PlacedLinear:
-        check_shapes(self.tensors, linear)
-        self.parameters += linear.in_features * linear.out_features
         bias = None
         if linear.bias:
             parts = [read(self.tensors, name) for name in linear.bias]
@@ -177,9 +170,7 @@ class _Placer:
             table, linear.scales, linear.zero_points, linear.bits, linear.block_size
         )
 
-    def _norm(self, name: str, size: int) -> Placed:
-        check_shape(self.tensors, name, (size,))
-        self.parameters += size
+    def _norm(self, name: str) -> Placed:
         return self._vector(name, read(self.tensors, name) + np.float32(self.spec.norm_offset))
 
     def _vector(self, name: str, values: Array) -> Placed:
@@ -199,42 +190,32 @@ def linear_blocks(tensors: TensorMap, linear: Linear) -> Iterator[Array]:
         yield from row_blocks(tensors, part.name, part.start, part.stop)
 
 
-def check_shapes(tensors: TensorMap, linear: Linear) -> None:
-    """Refuse a linear layer whose tensors do not stack to [out, in].
+def predict_bytes(spec: DecoderSpec, scheme: Scheme | None, *, vocab: int, context: int) -> int:
+    """Bytes `place` will write, alignment left out: what a plan needs before anything is read."""
 
-    Raises:
-        SourceError: naming the tensor, what the config implies and what was found.
-    """
-    out = 0
-    for part in linear.weights:
-        shape = tensors.shape(part.name)
-        rows = shape[0] if part.stop is None else part.stop
-        if len(shape) != 2 or shape[1] != linear.in_features or rows > shape[0]:
-            expected = "any" if part.stop is None else f"at least {part.stop}"
-            raise SourceError(
-                f"{part.name}: expected [{expected}, {linear.in_features}] from the config, "
-                f"found {list(shape)}; config and weights are of different models"
-            )
-        out += rows - part.start
-    if out != linear.out_features:
-        names = ", ".join(part.name for part in linear.weights)
-        raise SourceError(
-            f"{names}: expected {linear.out_features} output rows from the config, found {out}; "
-            "config and weights are of different models"
-        )
-    biases = sum(tensors.shape(name)[0] for name in linear.bias)
-    if linear.bias and biases != linear.out_features:
-        raise SourceError(
-            f"{', '.join(linear.bias)}: expected {linear.out_features} values, found {biases}; "
-            "config and weights are of different models"
-        )
+    def weight(rows: int, columns: int) -> int:
+        return 4 * rows * columns if scheme is None else scheme.weight_bytes(rows, columns)
+
+    tables = 1 if spec.head is None else 2
+    total = tables * weight(vocab, spec.hidden) + 4 * spec.hidden
+    for layer in spec.layers:
+        for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
+            total += weight(linear.out_features, linear.in_features)
+            total += 4 * linear.out_features if linear.bias else 0
+        norms = (layer.input_norm, layer.mlp_norm, layer.post_attention_norm, layer.post_mlp_norm)
+        total += 4 * spec.hidden * sum(norm is not None for norm in norms)
+        head_norms = (layer.q_norm, layer.k_norm)
+        total += 4 * spec.head_dim * sum(norm is not None for norm in head_norms)
+    ropes = {id(layer.rope): layer.rope for layer in spec.layers}
+    return total + sum(8 * context * len(rope.inv_freq) for rope in ropes.values())
 
 
-def check_shape(tensors: TensorMap, name: str, expected: tuple[int, ...]) -> None:
-    """Refuse a tensor of another shape than the config implies (SourceError)."""
-    shape = tensors.shape(name)
-    if shape != expected:
-        raise SourceError(
-            f"{name}: expected {list(expected)} from the config, found {list(shape)}; "
-            "config and weights are of different models"
-        )
+def count_parameters(spec: DecoderSpec, *, vocab: int) -> int:
+    """Weights of the model, a tied table counted once."""
+    linears = (
+        linear.in_features * linear.out_features + (linear.out_features if linear.bias else 0)
+        for layer in spec.layers
+        for linear in (layer.qkv, layer.o, layer.gate_up, layer.down)
+    )
+    tables = 1 if spec.head is None else 2
+    return sum(linears) + tables * vocab * spec.hidden

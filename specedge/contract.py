@@ -57,6 +57,12 @@ def present(layer: int, part: Literal["key", "value"]) -> str:
     return f"present.{layer}.{part}"
 
 
+def rope_rows(context: int) -> int:
+    """Rows of the rotary tables for a context of T: one more than T, so that an engine may pad a
+    call of one token to two at the last position."""
+    return context + 1
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -29,7 +29,12 @@ from specedge.contract import (
 )
 from specedge.export.decoder import DecoderSpec, Layer
 from specedge.export.graph import CONTRIB, GraphWriter
-from specedge.export.placement import PlacedEmbedding, PlacedLinear, PlacedModel
+from specedge.export.placement import (
+    ACCURACY_LEVEL,
+    PlacedEmbedding,
+    PlacedLinear,
+    PlacedModel,
+)
 
 FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 OPSETS = {"": 21, CONTRIB: 1}
@@ -229,7 +234,7 @@ class _Writer:
             N=placed.out_features,
             bits=placed.bits,
             block_size=placed.block_size,
-            accuracy_level=placed.accuracy_level,
+            accuracy_level=ACCURACY_LEVEL,
         )
 
     def _add_norm(

@@ -1,0 +1,330 @@
+"""From a config to a bundle: open, compare, plan, write, measure, seal.
+
+Everything that can refuse does so before the first byte is written: families, pairing, context,
+memory, disk.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from specedge import memory
+from specedge.config import Config, ModelConfig
+from specedge.contract import (
+    GenerationDefaults,
+    GraphSpec,
+    Manifest,
+    MemoryPlan,
+    PairingProof,
+    QualityRecord,
+    SpeculationDefaults,
+    TokenizerSpec,
+    rope_rows,
+)
+from specedge.errors import ExportError, PairingError
+from specedge.export import families, pairing, quality, staging
+from specedge.export.checkpoint import Checkpoint
+from specedge.export.decoder import DecoderSpec
+from specedge.export.lowerings import ort
+from specedge.export.placement import count_parameters, place, predict_bytes
+from specedge.export.progress import Progress, Silent
+from specedge.export.quantize import Scheme
+from specedge.export.sources import open_source
+from specedge.export.weights import WeightWriter
+from specedge.vocabulary import vocabulary_hash
+
+Role = Literal["target", "draft"]
+_BITS = {"int4": 4, "int8": 8}
+_LIBRARIES = ("specedge", "onnx", "onnx-ir", "gguf", "tokenizers", "numpy")
+_ALIGNMENT_SHARE = 1.02  # what page alignment may add to a weights file
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One role, opened and described; `spec` and `graph` are sizes, nothing is written yet."""
+
+    role: Role
+    config: ModelConfig
+    checkpoint: Checkpoint
+    spec: DecoderSpec
+    scheme: Scheme | None
+    graph: GraphSpec
+
+
+def build(
+    config: Config,
+    output: Path,
+    *,
+    force: bool = False,
+    drop_incompatible_draft: bool = False,
+    base: Path = Path(),
+    progress: Progress | None = None,
+) -> Path:
+    """Export the pair that `config` describes as the bundle `output`.
+
+    Args:
+        config: from `specedge.config.load_config`.
+        output: folder to make; parents are made too.
+        force: replace a bundle that is there already.
+        drop_incompatible_draft: go on with lookup proposers where the draft cannot be used.
+        base: folder that relative sources start from.
+        progress: told about stages and notes.
+
+    Returns:
+        `output`.
+
+    Raises:
+        SourceError, UnsupportedError: a checkpoint cannot be read or expressed.
+        PairingError: the draft's tokens are not the target's.
+        MemoryBudgetError: the plan does not fit `config.export.memory_budget`.
+        ExportError: the destination, the disk, the context.
+    """
+    progress = Silent() if progress is None else progress
+    output = Path(output)
+    with ExitStack() as stack, staging.staged(output, force=force) as folder:
+        target = _open("target", config.target, config, base, progress, stack)
+        draft, proof = _open_draft(
+            target, config, base, progress, stack, drop=drop_incompatible_draft
+        )
+        plan = _plan(config, target, draft)
+        needed = target.graph.weight_bytes
+        if draft is not None and draft.graph.weights != target.graph.weights:
+            needed += draft.graph.weight_bytes
+        staging.check_space(folder, needed)
+
+        graphs: dict[Role, GraphSpec] = {}
+        hashes: dict[str, str] = {}
+        measured: dict[str, QualityRecord] = {}
+        for model in (target, draft):
+            if model is None:
+                continue
+            if model.graph.weights in hashes:
+                graphs[model.role] = graphs["target"].model_copy(update={"role": model.role})
+                continue
+            graphs[model.role], hashes[model.graph.weights] = _write(model, folder, progress)
+            if model.scheme is not None:
+                measured[model.role] = quality.measure(
+                    model.spec,
+                    model.checkpoint,
+                    model.scheme,
+                    vocab=model.graph.vocab,
+                    progress=progress,
+                )
+        _write_text_files(target.checkpoint, folder)
+        manifest = Manifest(
+            name=config.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            tool={library: version(library) for library in _LIBRARIES},
+            target=graphs["target"],
+            draft=graphs.get("draft"),
+            tokenizer=_tokenizer_spec(target),
+            sources={m.role: m.checkpoint.record for m in (target, draft) if m is not None},
+            pairing=proof,
+            memory=plan,
+            quality=measured,
+            speculation=SpeculationDefaults(
+                mode=config.speculation.mode,
+                proposers=list(config.speculation.proposers),
+                draft_length=config.speculation.draft_length,
+                ngram_min=config.speculation.ngram_min,
+                ngram_max=config.speculation.ngram_max,
+            ),
+            generation=GenerationDefaults(
+                temperature=config.generation.temperature,
+                max_tokens=config.generation.max_tokens,
+            ),
+            files=staging.record_files(folder, progress, hashes),
+        )
+        staging.write_manifest(folder, manifest)
+    return output
+
+
+def _open(
+    role: Role,
+    model: ModelConfig,
+    config: Config,
+    base: Path,
+    progress: Progress,
+    stack: ExitStack,
+    target: _Model | None = None,
+) -> _Model:
+    checkpoint = open_source(
+        model.source, sha256=model.sha256, licence=model.licence, base=base, progress=progress
+    )
+    stack.callback(checkpoint.tensors.close)
+    return _describe(role, model, checkpoint, config, target)
+
+
+def _describe(
+    role: Role,
+    model: ModelConfig,
+    checkpoint: Checkpoint,
+    config: Config,
+    target: _Model | None = None,
+) -> _Model:
+    """Sizes of one role; a draft knows no more ids than its target."""
+    export = config.export
+    spec = families.describe(checkpoint.config, export.context)
+    families.check_weights(spec, checkpoint.tensors)
+    context = export.context
+    if role == "target" and context > spec.max_positions:
+        raise ExportError(
+            f"[export] context = {context}, but the target was made for {spec.max_positions} "
+            f"positions; set it to {spec.max_positions} or less"
+        )
+    context = min(context, spec.max_positions)
+    vocab = min(checkpoint.tokenizer.vocab, spec.vocab_rows)
+    if target is not None:
+        vocab = min(vocab, target.graph.vocab)
+    scheme = None
+    if model.precision in _BITS:
+        scheme = Scheme(
+            _BITS[model.precision], export.block_size, export.symmetric, export.rounding
+        )
+    graph = GraphSpec(
+        role=role,
+        model=f"{role}/model.onnx",
+        weights=f"{role}/weights.bin",
+        model_type=spec.model_type,
+        lowering=export.lowering,
+        precision=model.precision,
+        block_size=None if scheme is None else scheme.block_size,
+        vocab=vocab,
+        layers=len(spec.layers),
+        hidden=spec.hidden,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        context=context,
+        max_verify=export.max_verify,
+        weight_bytes=predict_bytes(spec, scheme, vocab=vocab, context=rope_rows(context)),
+        parameters=count_parameters(spec, vocab=vocab),
+    )
+    return _Model(role, model, checkpoint, spec, scheme, graph)
+
+
+def _open_draft(
+    target: _Model,
+    config: Config,
+    base: Path,
+    progress: Progress,
+    stack: ExitStack,
+    *,
+    drop: bool,
+) -> tuple[_Model | None, PairingProof | None]:
+    if config.draft is None:
+        return None, None
+    same_source = (config.draft.source, config.draft.sha256) == (
+        target.config.source,
+        target.config.sha256,
+    )
+    if same_source:
+        draft = _describe("draft", config.draft, target.checkpoint, config, target)
+        if config.draft.precision == target.config.precision:
+            shared = {"model": target.graph.model, "weights": target.graph.weights}
+            draft = _Model(
+                "draft",
+                draft.config,
+                draft.checkpoint,
+                draft.spec,
+                draft.scheme,
+                draft.graph.model_copy(update=shared),
+            )
+    else:
+        draft = _open("draft", config.draft, config, base, progress, stack, target)
+    proof = pairing.examine(target.checkpoint, draft.checkpoint, config.export.context)
+    if proof.usable and draft.graph.vocab < target.graph.vocab:
+        proof = proof.model_copy(
+            update={
+                "usable": False,
+                "first_difference": draft.graph.vocab,
+                "notes": [
+                    f"the draft embeds {draft.graph.vocab} ids, the target {target.graph.vocab}"
+                ],
+            }
+        )
+    if proof.usable:
+        for note in proof.notes:
+            progress.note(f"draft: {note}")
+        return draft, proof
+    if not drop:
+        raise PairingError(
+            f"[draft] {proof.notes[0]}; export a draft of the same tokenizer, or drop it "
+            "(--drop-incompatible-draft)"
+        )
+    progress.note(f"draft dropped, lookup proposers remain: {proof.notes[0]}")
+    return None, proof
+
+
+def _plan(config: Config, target: _Model, draft: _Model | None) -> MemoryPlan:
+    return memory.plan(
+        target.graph,
+        None if draft is None else draft.graph,
+        context=config.export.context,
+        max_verify=config.export.max_verify,
+        budget=config.export.memory_budget,
+    )
+
+
+def _write(model: _Model, folder: Path, progress: Progress) -> tuple[GraphSpec, str]:
+    """Weights, then the graph over them; returns the final spec and the weights' sha256."""
+    graph = model.graph
+    weights = folder / graph.weights
+    weights.parent.mkdir(exist_ok=True)
+    progress.stage(f"{model.role}: {_precision(model)}", graph.parameters, "weights")
+    with WeightWriter(weights) as writer:
+        placed = place(
+            model.spec,
+            model.checkpoint.tensors,
+            writer,
+            model.scheme,
+            vocab=graph.vocab,
+            context=rope_rows(graph.context),
+            progress=progress,
+        )
+        written, sha256 = writer.bytes_written, writer.sha256
+    if written > graph.weight_bytes * _ALIGNMENT_SHARE + (1 << 20):
+        raise ExportError(
+            f"{graph.weights}: {written} bytes written, {graph.weight_bytes} planned; "
+            "this is a defect of specedge, please report it with your config"
+        )
+    ort.write(
+        model.spec,
+        placed,
+        folder / graph.model,
+        weights=weights.name,
+        version=version("specedge"),
+    )
+    return graph.model_copy(update={"weight_bytes": written}), sha256
+
+
+def _precision(model: _Model) -> str:
+    return model.graph.precision if model.scheme is None else str(model.scheme)
+
+
+def _tokenizer_spec(target: _Model) -> TokenizerSpec:
+    files = target.checkpoint.tokenizer
+    return TokenizerSpec(
+        vocab=target.graph.vocab,
+        vocabulary_hash=vocabulary_hash(files.json),
+        bos_id=files.bos_id,
+        eos_ids=files.eos_ids,
+        pad_id=files.pad_id,
+        adds_bos=files.adds_bos,
+        has_chat_template=files.chat_template is not None,
+    )
+
+
+def _write_text_files(checkpoint: Checkpoint, folder: Path) -> None:
+    files = checkpoint.tokenizer
+    (folder / "tokenizer.json").write_text(files.json, encoding="utf-8")
+    if files.chat_template is not None:
+        (folder / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
+    generation = json.dumps(checkpoint.generation, indent=2, ensure_ascii=False)
+    (folder / "generation.json").write_text(generation + "\n", encoding="utf-8")

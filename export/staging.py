@@ -1,0 +1,127 @@
+"""A bundle appears whole or not at all.
+
+Everything is written to a hidden folder beside the destination, the manifest last, and one rename
+puts it in place. Whatever goes wrong, Ctrl-C included, the hidden folder is removed; after a
+power cut it may stay, without a manifest, and never opens as a bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specedge.contract import MANIFEST, FileRecord, Manifest
+from specedge.errors import ExportError
+from specedge.export.progress import Progress
+
+_BLOCK = 4 << 20
+
+
+@contextmanager
+def staged(output: Path, *, force: bool) -> Iterator[Path]:
+    """A folder to write the bundle to; it becomes `output` when the block ends well.
+
+    Args:
+        output: must not exist, or be a bundle that `force` allows to replace.
+
+    Raises:
+        ExportError: `output` is taken, or the folder it should be in cannot be written.
+    """
+    _check_destination(output, force)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise failure(output.parent, error) from error
+    try:
+        folder.chmod(0o755)  # mkdtemp's is for the owner alone; a bundle is there to be read
+        try:
+            yield folder
+            _put_in_place(folder, output)
+        except OSError as error:
+            raise failure(output, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_destination(output: Path, force: bool) -> None:
+    if not output.exists() and not output.is_symlink():
+        return
+    if not (output.is_dir() and ((output / MANIFEST).is_file() or not any(output.iterdir()))):
+        raise ExportError(
+            f"{output}: exists and is not a bundle; choose another destination or remove it"
+        )
+    if not force and any(output.iterdir()):
+        raise ExportError(f"{output}: a bundle is there already; pass --force to replace it")
+
+
+def _put_in_place(folder: Path, output: Path) -> None:
+    if not output.exists():
+        folder.rename(output)
+        return
+    # two renames, not a delete and a rename: the old bundle is whole until the new one stands
+    old = folder.with_name(f"{folder.name}.old")
+    output.rename(old)
+    try:
+        folder.rename(output)
+    except OSError:
+        old.rename(output)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def failure(path: Path, error: OSError) -> ExportError:
+    """An error of the file system as one line."""
+    reason = error.strerror or str(error)
+    return ExportError(f"{path}: cannot be written: {reason}; choose another folder, or free space")
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Refuse early what would fill the disk (ExportError)."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ExportError(
+            f"{folder.parent}: the bundle needs {needed / 1e6:.0f} MB, the disk has "
+            f"{free / 1e6:.0f} MB free; choose another folder, or free space"
+        )
+
+
+def record_files(
+    folder: Path, progress: Progress, known: dict[str, str] | None = None
+) -> dict[str, FileRecord]:
+    """sha256 and size of every file under `folder`, by its path in the bundle.
+
+    Args:
+        known: hashes that were computed while writing.
+    """
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    progress.stage("hash", sum(path.stat().st_size for path in paths), "B")
+    records = {}
+    for path in paths:
+        name = path.relative_to(folder).as_posix()
+        size = path.stat().st_size
+        sha256 = (known or {}).get(name) or _sha256(path)
+        records[name] = FileRecord(sha256=sha256, bytes=size)
+        progress.advance(size)
+    return records
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write specedge.json, to the disk itself: it is what makes the folder a bundle."""
+    with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+        file.write(manifest.model_dump_json(indent=2, exclude_none=True) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
