@@ -10,6 +10,7 @@ concurrency     a second request while one runs gets BusyError, from any thread
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -289,4 +290,9 @@ def _template(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate | None:
         "eos_token": tokenizer.token(spec.eos_ids[0] if spec.eos_ids else None),
         "pad_token": tokenizer.token(spec.pad_id),
     }
-    return ChatTemplate(source, {name: text for name, text in named.items() if text is not None})
+    template = ChatTemplate(
+        source, {name: text for name, text in named.items() if text is not None}
+    )
+    with contextlib.suppress(PromptError):  # a broken one must not stop plain prompts
+        template.compile()
+    return template

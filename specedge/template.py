@@ -25,7 +25,7 @@ MESSAGE_KEYS = ("role", "content")
 
 
 class ChatTemplate:
-    """A chat template, compiled at its first use: a broken one does not stop plain prompts.
+    """A chat template; a broken one is an error of the messages it is used for.
 
     Args:
         source: content of `chat_template.jinja`.
@@ -44,25 +44,38 @@ class ChatTemplate:
             PromptError: the messages are malformed, or the template failed or refused them.
         """
         check_messages(messages)
+        self.compile()
         import jinja2
 
+        assert self._compiled is not None, "compile returned without a template"
         try:
-            if self._compiled is None:
-                self._compiled = _environment().from_string(self._source)
             return self._compiled.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=add_generation_prompt,
                 **self._special,
             )
-        except jinja2.TemplateSyntaxError as exc:
-            raise PromptError(
-                f"chat template, line {exc.lineno}: {exc.message}; fix the checkpoint's template "
-                "and export again, or use plain prompts"
-            ) from exc
         except (jinja2.TemplateError, *_FAILURES) as exc:
             said = " ".join(str(exc).split()) or type(exc).__name__
             raise PromptError(
                 f"chat template: {said}; change the messages, or use a plain prompt"
+            ) from exc
+
+    def compile(self) -> None:
+        """Do now what the first `render` would spend tens of milliseconds on.
+
+        Raises:
+            PromptError: the template is not valid jinja2; `render` will say so too.
+        """
+        if self._compiled is not None:
+            return
+        import jinja2
+
+        try:
+            self._compiled = _environment().from_string(self._source)
+        except jinja2.TemplateSyntaxError as exc:
+            raise PromptError(
+                f"chat template, line {exc.lineno}: {exc.message}; fix the checkpoint's template "
+                "and export again, or use plain prompts"
             ) from exc
 
 

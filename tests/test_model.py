@@ -229,6 +229,14 @@ def test_without_a_template_messages_are_refused_and_plain_prompts_work(tmp_path
     assert model.generate(ASKED).text == "hello"
 
 
+def test_a_broken_template_stops_messages_only(tmp_path):
+    model, _ = tiny.open_model(tiny.write_bundle(tmp_path / "b", template="{% for %}"), "hello")
+    assert model.generate(ASKED).text == "hello"
+    for _ in range(2):
+        with pytest.raises(PromptError, match="chat template, line 1"):
+            model.generate(HELLO)
+
+
 # --- one at a time, and how a request ends ------------------------------------------------------
 
 
