@@ -50,7 +50,7 @@ def test_export_passes_on_what_was_asked_and_prints_the_folder(said, exported):
     assert config.export.memory_budget == 2 << 30
     assert passed["force"] is True
     assert passed["drop_incompatible_draft"] is False
-    assert "target: int4: " in err
+    assert "s  target: int4\n" in err
     assert "note: licence: Apache-2.0" in err
     assert "memory plan" in err
     assert "next: specedge run out" in err

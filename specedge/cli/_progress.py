@@ -32,9 +32,7 @@ def reporting() -> Iterator[Reporter]:
     """A progress reporter for this terminal, or for a log."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        lines = Lines()
-        yield lines
-        lines.close()
+        yield Lines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), _Amount(), TimeElapsedColumn())
     with Progress(*columns, console=console) as drawn:
@@ -84,23 +82,15 @@ class Bars:
 
 
 class Lines:
-    """A `Progress` of specedge.export for a log: one line a stage, with the time it took."""
+    """A `Progress` of specedge.export for a log: one line as a stage begins."""
 
     def __init__(self) -> None:
-        self._title: str | None = None
-        self._began = 0.0
+        self._began = time.monotonic()
 
     def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
-        self.close()
-        self._title, self._began = title, time.monotonic()
+        click.echo(f"{time.monotonic() - self._began:6.1f} s  {title}", err=True)
 
     def advance(self, amount: int) -> None: ...
 
     def note(self, message: str) -> None:
         click.echo(f"note: {message}", err=True)
-
-    def close(self) -> None:
-        """Print the stage that just ended."""
-        if self._title is not None:
-            click.echo(f"{self._title}: {time.monotonic() - self._began:.1f} s", err=True)
-            self._title = None
