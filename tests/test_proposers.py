@@ -138,6 +138,17 @@ def test_the_common_prefix_of_a_resumed_conversation_is_not_fed_again():
     assert [(call.n_cached, call.width) for call in calls] == [(5, 4)]
 
 
+@pytest.mark.parametrize("prompt", [[1, 2, 9, 4, 5], [8], [1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8]])
+def test_rows_of_another_conversation_are_not_taken_for_this_one(prompt):
+    seq = sequence([1, 2, 3, 4])
+    proposer, _ = draft_model()
+    proposer.start(seq)
+    proposer.propose(seq, 3)
+    seq.resume(prompt, max_tokens=10)
+    proposer.start(seq)
+    assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, prompt, 3)
+
+
 def test_a_draft_ends_with_its_own_context():
     seq = sequence([1, 2, 3], context=64)
     proposer, _ = draft_model(context=5)
@@ -164,6 +175,20 @@ def test_rows_that_a_failed_call_may_have_spoiled_are_fed_again(call):
     proposer.start(seq)
     with pytest.raises(RuntimeError, match="lost"):
         proposer.propose(seq, 3)
+    proposer.start(seq)
+    assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, seq.tokens.tolist(), 3)
+
+
+def test_rows_of_an_earlier_conversation_are_not_trusted_after_a_failed_call():
+    seq = sequence([1, 2, 3, 4, 5, 6])
+    proposer, _ = draft_model(faults={1: RuntimeError("lost")})
+    proposer.start(seq)
+    proposer.propose(seq, 1)
+    seq.resume([1, 2, 9, 9], max_tokens=10)
+    proposer.start(seq)
+    with pytest.raises(RuntimeError, match="lost"):
+        proposer.propose(seq, 1)
+    seq.resume([1, 2, 3, 4, 5, 6], max_tokens=10)
     proposer.start(seq)
     assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, seq.tokens.tolist(), 3)
 
