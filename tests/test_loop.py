@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specedge.controller import Controller
 from specedge.engines.fake import FakeEngine, Rule, agreeing, fake_spec, hashed, table
-from specedge.errors import EngineError
+from specedge.errors import EngineError, ProposerError
 from specedge.loop import Round, decode
 from specedge.metrics import Metrics
 from specedge.proposers import Draft, DraftModelProposer, NgramProposer
@@ -301,6 +301,21 @@ def test_a_draft_that_fails_in_mid_stream_changes_no_token(fault, call):
         assert tokens_of(rounds) == bench.plain(turn)[0]
     assert speculator.state().failures == 1
     assert speculator.state().on
+
+
+@pytest.mark.parametrize("call", [0, 3, 7])
+def test_a_sequence_whose_forced_proposer_failed_can_be_resumed(call):
+    bench = Bench(hashed(8))
+    seq = bench.sequence([1, 2, 3])
+    draft = bench.draft_model(0.8, faults={call: MemoryError()})
+    rounds = bench.decode(seq, [draft], mode="on")
+    said: list[int] = []
+    with pytest.raises(ProposerError, match="proposer draft failed in propose: MemoryError"):
+        said.extend(token for each in rounds for token in each.tokens)
+    assert seq.tokens.tolist() == [1, 2, 3, *said]
+    turn = [1, 2, 3, *said, 5]
+    seq.resume(turn, max_tokens=20)
+    assert tokens_of(list(bench.decode(seq, [draft], mode="on"))) == bench.plain(turn, 20)[0]
 
 
 # Log-probabilities.
