@@ -124,6 +124,8 @@ class FakeEngine:
     """
 
     description = "fake"
+    width_step = 1
+    width_noise = 0.0
 
     def __init__(
         self,
