@@ -39,7 +39,7 @@ from specedge.contract import (
     present,
 )
 from specedge.engines import widths
-from specedge.engines.base import Scored
+from specedge.engines.base import Scored, Slot
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, ShapeError
 
@@ -130,9 +130,10 @@ def _session(model: Path, provider: str) -> ort.InferenceSession:
 class OrtSlot:
     """KV buffers of one sequence and the bindings made over them."""
 
-    def __init__(self, spec: GraphSpec, context: int, spare: int) -> None:
+    def __init__(self, owner: OrtEngine, spec: GraphSpec, context: int, spare: int) -> None:
         """`spare` rows past the context take what padding writes at the last position."""
         shape = (1, spec.kv_heads, context + spare, spec.head_dim)
+        self.owner = owner
         self.context = context
         self.released = False
         # zeros, not empty: a masked weight of 0 times NaN is NaN
@@ -215,13 +216,13 @@ class OrtEngine:
             slot = self._free.pop()
             slot.released = False
             return slot
-        return OrtSlot(self._spec, self._context, self._step - 1)
+        return OrtSlot(self, self._spec, self._context, self._step - 1)
 
-    def release(self, slot: OrtSlot) -> None:
+    def release(self, slot: Slot) -> None:
         """Keep the buffers for the next sequence: rows at or past n_cached are never read."""
-        if not slot.released:
-            slot.released = True
-            self._free.append(slot)
+        own = self._own(slot)
+        own.released = True
+        self._free.append(own)
 
     def warm_up(self, *, exact: bool) -> None:
         """Run each kind of call once, so that the first request pays no first-touch costs, and
@@ -242,8 +243,9 @@ class OrtEngine:
         if self._step == 1:
             self.release(slot)  # else it lacks the rows that padding needs
 
-    def forward(self, slot: OrtSlot, tokens: Ids, n_cached: int, rows: int) -> Scored:
+    def forward(self, slot: Slot, tokens: Ids, n_cached: int, rows: int) -> Scored:
         session = self._live()
+        slot = self._own(slot)
         width = len(tokens)
         binding = slot.bindings.get((width, rows))
         if binding is None:
@@ -283,13 +285,16 @@ class OrtEngine:
             raise EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
         return self._session
 
+    def _own(self, slot: Slot) -> OrtSlot:
+        if not isinstance(slot, OrtSlot) or slot.released or slot.owner is not self:
+            raise EngineError(f"{self._spec.role}: the slot was released, or is another engine's")
+        return slot
+
     def _bind(
         self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int
     ) -> _Binding:
         if not 1 <= rows <= width:
             raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
-        if slot.released:
-            raise ShapeError("the slot was released")
         self._grow_logits(self._padded(rows))
         binding = self._new_binding(session, slot, width, rows)
         slot.bindings[width, rows] = binding

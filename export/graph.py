@@ -82,7 +82,7 @@ class GraphWriter:
         """A small value kept inside the model file; the same name is the same constant."""
         if name not in self._initializers:
             tensor = ir.tensor(array, name=name)
-            self._initializers[name] = ir.val(name, tensor.dtype, tensor.shape, const_value=tensor)
+            self._initializers[name] = ir.val(name, tensor.dtype, array.shape, const_value=tensor)
         return self._initializers[name]
 
     def weight(self, placed: Placed) -> ir.Value:

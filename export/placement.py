@@ -17,9 +17,9 @@ from specedge.export.progress import Progress
 from specedge.export.quantize import Scheme, quantize_rows
 from specedge.export.weights import Placed, WeightWriter
 
-# Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative from
-# exact). Levels below it dequantise the weights first: measured 3 times slower with 4-bit weights,
-# 50 times with 8-bit ones (docs/decisions/0003).
+# Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative
+# from exact). Levels below it dequantise the weights first: measured 3 times slower with 4-bit
+# weights, 50 times with 8-bit ones (docs/decisions/0003).
 ACCURACY_LEVEL = 4
 
 
@@ -42,10 +42,15 @@ class PlacedEmbedding:
     """The lookup table: float32 [V, H], or uint8 [V, packed bytes of a row] with scales."""
 
     table: Placed
-    scales: Placed | None = None
-    zero_points: Placed | None = None
-    bits: int = 32
-    block_size: int = 0
+    linear: PlacedLinear  # the same bytes as a matrix: what a tied head multiplies by
+
+    @property
+    def scales(self) -> Placed | None:
+        return self.linear.scales
+
+    @property
+    def zero_points(self) -> Placed | None:
+        return self.linear.zero_points
 
 
 @dataclass
@@ -163,12 +168,10 @@ class _Placer:
     def _as_table(self, linear: PlacedLinear) -> PlacedEmbedding:
         """The same bytes under the embedding's shape."""
         if linear.scales is None:
-            return PlacedEmbedding(linear.weight)
+            return PlacedEmbedding(linear.weight, linear)
         n, blocks, block_bytes = linear.weight.shape
         table = linear.weight.seen_as("embed.table", np.uint8, (n, blocks * block_bytes))
-        return PlacedEmbedding(
-            table, linear.scales, linear.zero_points, linear.bits, linear.block_size
-        )
+        return PlacedEmbedding(table, linear)
 
     def _norm(self, name: str) -> Placed:
         return self._vector(name, read(self.tensors, name) + np.float32(self.spec.norm_offset))

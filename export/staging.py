@@ -114,7 +114,7 @@ def record_files(
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write specedge.json, to the disk itself: it is what makes the folder a bundle."""
     with (folder / MANIFEST).open("w", encoding="utf-8") as file:
-        file.write(manifest.model_dump_json(indent=2, exclude_none=True) + "\n")
+        file.write(manifest.model_dump_json(indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())
 

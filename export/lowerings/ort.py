@@ -27,8 +27,9 @@ from specedge.contract import (
     past,
     present,
 )
+from specedge.errors import UnsupportedError
 from specedge.export.decoder import DecoderSpec, Layer
-from specedge.export.graph import CONTRIB, GraphWriter
+from specedge.export.graph import CONTRIB, Dim, GraphWriter
 from specedge.export.placement import (
     ACCURACY_LEVEL,
     PlacedEmbedding,
@@ -38,6 +39,7 @@ from specedge.export.placement import (
 
 FLOAT, INT64, INT32 = ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.INT32
 OPSETS = {"": 21, CONTRIB: 1}
+_ROTARY_MULTIPLE = 8  # of half a rotated head, in GroupQueryAttention
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class _Lengths:
 def write(
     spec: DecoderSpec, placed: PlacedModel, path: Path, *, weights: str, version: str
 ) -> None:
-    """Write the model file `path`, referring to `weights` beside it.
+    """Write the model file `path`, referring to `weights` beside it; `check` has passed.
 
     Args:
         spec: the decoder.
@@ -62,6 +64,21 @@ def write(
         version: of specedge, recorded in the model.
     """
     _Writer(spec, placed, GraphWriter(spec.model_type, weights, OPSETS)).write(path, version)
+
+
+def check(spec: DecoderSpec) -> None:
+    """Refuse, before anything is written, what the operators cannot compute.
+
+    Raises:
+        UnsupportedError: names it.
+    """
+    for layer in spec.layers:
+        half = len(layer.rope.inv_freq)
+        if half % _ROTARY_MULTIPLE:
+            raise UnsupportedError(
+                f"layer {layer.index}: rotary embedding over {2 * half} of {spec.head_dim} "
+                f"dimensions; GroupQueryAttention takes multiples of {2 * _ROTARY_MULTIPLE}"
+            )
 
 
 class _Writer:
@@ -110,10 +127,10 @@ class _Writer:
                 domain=CONTRIB,
                 gather_axis=0,
                 quantize_axis=1,
-                block_size=table.block_size,
-                bits=table.bits,
+                block_size=table.linear.block_size,
+                bits=table.linear.bits,
             )
-            if spec.hidden % table.block_size:
+            if spec.hidden % table.linear.block_size:
                 # a row holds whole blocks: cut the padding of the last one
                 ends = [self._shape(0), self._shape(spec.hidden), self._shape(1)]
                 hidden = g.op("Slice", [hidden, *ends], "embed/unpad")
@@ -161,7 +178,7 @@ class _Writer:
             )
             value = self._unflatten(v, lengths, kv_width, f"{at}/v")
         cos, sin = self.placed.rope_tables[layer.index]
-        kv_shape = ["B", spec.kv_heads, "T", spec.head_dim]
+        kv_shape: list[Dim] = ["B", spec.kv_heads, "T", spec.head_dim]
         past_key = g.input(past(layer.index, "key"), FLOAT, kv_shape)
         past_value = g.input(past(layer.index, "value"), FLOAT, kv_shape)
         attended, present_key, present_value = g.ops(

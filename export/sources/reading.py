@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ class DataFile:
         except OSError as error:
             raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
         self._lock = threading.Lock()
+        weakref.finalize(self, self._file.close)  # an opener that failed halfway leaks nothing
 
     def read(self, offset: int, count: int) -> npt.NDArray[np.uint8]:
         """`count` bytes from `offset`.
