@@ -92,7 +92,7 @@ class Bundle:
 
     def describe(self) -> dict[str, Any]:
         """What `specedge inspect` prints: JSON-ready, the manifest with where, hash and size."""
-        said = self.manifest.model_dump(mode="json", exclude_none=True)
+        said = self.manifest.model_dump(mode="json")
         files = said.pop("files")
         first = {key: said.pop(key) for key in ("name", "created", "schema_version", "contract")}
         return {

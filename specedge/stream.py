@@ -93,11 +93,7 @@ class TextStream:
         rest = self._decoder.flush()
         if self._plain:
             return Delta(rest, self.n_tokens)
-        self._held += rest
-        if self._ends:
-            self._ends[-1] += len(rest)
-        else:
-            self._covered += len(rest)
+        self._held += rest  # at most one character, so no stop string begins after it
         found = self._search()
         if found is not None:
             return found
@@ -124,7 +120,7 @@ class TextStream:
         if at <= self._covered:
             self._covered -= at
             return Delta(text, self._out)
-        done = next((i for i, end in enumerate(self._ends) if end >= at), len(self._ends) - 1) + 1
+        done = next(n for n, end in enumerate(self._ends, 1) if end >= at)
         self._out += done
         self._covered = self._ends[done - 1] - at
         self._ends = [end - at for end in self._ends[done:]]

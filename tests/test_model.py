@@ -386,7 +386,7 @@ def test_a_chat_keeps_the_rows_of_the_common_prefix(tiny_bundle):
 
 
 def test_a_cancelled_turn_keeps_what_was_said_and_a_failed_one_nothing(tiny_bundle):
-    model, target = tiny.open_model(tiny_bundle, "hello wo", faults={1: EngineError("gone")})
+    model, target = tiny.open_model(tiny_bundle, "hello wo", faults={2: EngineError("gone")})
     chat = model.chat()
     for event in chat.stream("hi"):
         assert event.text == "hello"
@@ -397,6 +397,7 @@ def test_a_cancelled_turn_keeps_what_was_said_and_a_failed_one_nothing(tiny_bund
     assert len(target.calls) == 1
     with pytest.raises(EngineError, match="gone"):
         chat.send("again")
+    assert model.last_result.text == "hello"
     assert len(chat.messages) == 2
 
 
@@ -545,15 +546,20 @@ def test_a_draft_that_cannot_be_loaded_is_left_out_with_its_reason(tmp_path, mon
         specedge.load(folder, engine="fake", speculation="on")
 
 
-def test_no_memory_for_the_kv_is_one_error(tiny_bundle, monkeypatch):
+def test_no_memory_for_the_kv_is_one_error_and_no_engine_stays_open(tmp_path, monkeypatch):
     from specedge.engines.fake import FakeEngine
+
+    closed = []
 
     def no_room(self):
         raise MemoryError
 
+    monkeypatch.setattr(FakeEngine, "close", lambda self: closed.append(self.spec.role))
     monkeypatch.setattr(FakeEngine, "new_slot", no_room)
+    folder = tiny.write_bundle(tmp_path / "pair", draft=True)
     with pytest.raises(EngineError, match="not enough memory for tiny at a context of 256"):
-        specedge.load(tiny_bundle, engine="fake")
+        specedge.load(folder, engine="fake")
+    assert sorted(closed) == ["draft", "target"]
 
 
 def test_an_altered_bundle_does_not_load_unless_told_not_to_look(tiny_bundle):

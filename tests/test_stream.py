@@ -55,7 +55,9 @@ WORDS = st.lists(st.sampled_from(["hello", " wo", "END", "EN", "xE", "D", "é", 
 SPELLED = WORDS.map(lambda words: BYTE.encode("".join(words)).tolist())
 ANY_IDS = st.lists(st.integers(0, VOCAB - 1), max_size=20)
 STOPS = st.lists(
-    st.sampled_from(["END", "EN", "NX", "D", "hello", "o w", "é€", "€", "\ufffd", "ENDEN", "aa"])
+    st.sampled_from(
+        ["END", "EN", "NX", "D", "hello", "o w", "é€", "€", "\ufffd", "ENDEN", "aa", "ENDE", "ND"]
+    )
     | st.text("ENDxa", min_size=1, max_size=4),
     max_size=4,
     unique=True,
@@ -66,6 +68,12 @@ STOPS = st.lists(
 @example(BYTE.encode("xENX").tolist(), ["END", "NX"], [1, 1, 1])
 @example(BYTE.encode("aé").tolist(), ["é"], [1, 1, 1])
 @example(BYTE.encode("ENDEN").tolist(), ["ENDENDEN", "NDE"], [1])
+@example(BYTE.encode("aENDE").tolist(), ["ENDE", "ND"], [9])
+@example(BYTE.encode("aENDE").tolist(), ["ND", "ENDE"], [9])
+@example(BYTE.encode("aEND").tolist(), ["ND", "END"], [9])
+@example(BYTE.encode("aEND").tolist(), ["END", "ND"], [9])
+@example(BYTE.encode("aEN€").tolist()[:-1], ["END", "N\ufffd"], [9])
+@example(BYTE.encode("ab€").tolist()[:-1], ["b!", "\ufffd"], [1])
 def test_text_tokens_and_stop_are_those_of_the_whole_text(tokens, stops, rounds):
     want_text, want_tokens, want_stop = oracle(tokens, stops)
     text, n_tokens, stopped, seen = run(tokens, stops, rounds)

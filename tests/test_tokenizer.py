@@ -64,6 +64,12 @@ def test_no_delta_holds_part_of_a_character(text):
     assert decoder.flush() == ""
 
 
+def test_a_prompt_that_ends_inside_a_character_is_finished_by_the_output():
+    euro = BYTE.encode("a€b").tolist()
+    for cut in range(1, len(euro) - 1):
+        assert streamed(BYTE, euro[:cut], euro[cut:]) == "€b"
+
+
 def test_an_unfinished_character_is_flushed_as_one_replacement():
     euro = BYTE.encode("€").tolist()
     decoder = BYTE.stream()
