@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import tiny
+
+# A busy machine is no failure: time is bounded by pytest-timeout.
+hypothesis.settings.register_profile("specedge", deadline=None)
+hypothesis.settings.load_profile("specedge")
 
 
 @pytest.fixture
