@@ -47,7 +47,9 @@ def as_metadata(made: Tokenizer, pre: str, **changes: Any) -> dict[str, Any]:
 
     vocab = made.get_vocab()
     words = sorted(vocab, key=vocab.__getitem__)
-    kinds = [3 if word.endswith("|>") else 4 if word == "<tool>" else 1 for word in words]
+    kinds = [
+        3 if word in ("<|end|>", "<|im_end|>") else 4 if word == "<tool>" else 1 for word in words
+    ]
     merges = json.loads(made.to_str())["model"]["merges"]
     padding = [f"[PAD{len(words) + at}]" for at in range(2)]
     return {

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,10 +100,9 @@ def part_file(root: Path, reference: str) -> Iterator[PartFile]:
     folder = _folder(root, reference)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".part-")
-        path = Path(name)
+        path = folder / f".part-{uuid.uuid4().hex}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with path.open("xb") as file:
                 yield PartFile(path, file)
         finally:
             path.unlink(missing_ok=True)

