@@ -5,8 +5,11 @@ from pathlib import Path
 
 import gguf
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from specedge.errors import SourceError, UnsupportedError
+from specedge.export.checkpoint import read
 from specedge.export.sources.gguf_file import open_gguf
 from specedge.export.sources.gguf_header import read_header
 from tests import gguf_writing as tiny
@@ -157,3 +160,28 @@ def test_the_record_names_the_file_without_its_folder_and_the_licence(tmp_path: 
     assert "general.license" in str(record.licence_note)
     stated = open_gguf(path, licence="Apache-2.0").record
     assert (stated.licence, stated.licence_note) == ("Apache-2.0", None)
+
+
+@settings(
+    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_a_header_with_any_damage_opens_or_is_a_source_error(
+    data: st.DataObject, file: Path, tmp_path: Path
+) -> None:
+    content = bytearray(file.read_bytes())
+    end = min(info.offset for info in read_header(file).tensors.values())
+    at = data.draw(st.integers(0, end - 9), label="at")
+    word = data.draw(st.binary(min_size=1, max_size=8), label="word")
+    content[at : at + len(word)] = word
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(content)
+    try:
+        source = open_gguf(damaged)
+        for name in source.tensors.names():
+            read(source.tensors, name)
+    except SourceError as error:
+        message = str(error)
+    else:
+        message = ""
+    assert "\n" not in message

@@ -22,7 +22,11 @@ _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth")
 # Keys of a multimodal config that its text part may leave to it.
 _SHARED_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
-_WRAPPERS = (("language_model.model.", "model."), ("model.language_model.", "model."))
+_WRAPPERS = (
+    ("language_model.model.", "model."),
+    ("model.language_model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+)
 
 
 def open_folder(
@@ -195,11 +199,13 @@ def _text_part(config: Json) -> Json:
 
 
 class _TextTensors:
-    """A `TensorMap` that hides a multimodal wrapper's prefix."""
+    """A `TensorMap` that hides a multimodal wrapper: its prefix, and what is not text."""
 
     def __init__(self, inner: TensorMap) -> None:
         self._inner = inner
-        self._theirs = {_unwrapped(name): name for name in inner.names()}
+        names = inner.names()
+        text = [name for name in names if "language_model." in name or name.startswith("lm_head.")]
+        self._theirs = {_unwrapped(name): name for name in text or names}
 
     def names(self) -> list[str]:
         return sorted(self._theirs)
@@ -218,4 +224,4 @@ def _unwrapped(name: str) -> str:
     for wrapped, plain in _WRAPPERS:
         if name.startswith(wrapped):
             return plain + name.removeprefix(wrapped)
-    return name.removeprefix("language_model.") if name.startswith("language_model.lm_") else name
+    return name

@@ -45,8 +45,14 @@ class Metadata:
         # 9.999999974752427e-07.
         return float(str(np.float32(value))) if isinstance(value, float) else value
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        return int(self.number(key, default))
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self.number(key, default)
+        if not isinstance(value, int) or value < least:
+            raise SourceError(
+                f"{self.label}: {self.architecture}.{key} must be an integer from {least}, found "
+                f"{value!r}"
+            )
+        return value
 
 
 def architecture_of(values: Mapping[str, Any], label: str) -> str:
@@ -81,6 +87,8 @@ def config_of(header: GgufHeader, factors: Mapping[str, list[float]], label: str
         raise UnsupportedError(f"{label}: a mixture of experts is not supported")
     heads, hidden = meta.integer("attention.head_count"), meta.integer("embedding_length")
     head_dim = meta.integer("attention.key_length", hidden // heads)
+    if head_dim % 2:
+        raise SourceError(f"{label}: heads of {head_dim}; rotary embedding needs an even width")
     if meta.integer("attention.value_length", head_dim) != head_dim:
         raise UnsupportedError(
             f"{label}: keys of {head_dim} and values of {meta.get('attention.value_length')} "
@@ -111,7 +119,7 @@ def config_of(header: GgufHeader, factors: Mapping[str, list[float]], label: str
     if scaling := _scaling(meta, factors):
         config["rope_scaling"] = scaling
     _add_rotary_width(meta, config, head_dim)
-    window = meta.integer("attention.sliding_window", 0)
+    window = meta.integer("attention.sliding_window", 0, least=0)
     if meta.architecture == "gemma3":
         _add_gemma3(meta, config, window)
     elif window:
@@ -141,11 +149,12 @@ def _add_gemma3(meta: Metadata, config: dict[str, Any], window: int) -> None:
     """What transformers' config says and the conversion leaves to the architecture's name."""
     layers, hidden = config["num_hidden_layers"], config["hidden_size"]
     heads, head_dim = config["num_attention_heads"], config["head_dim"]
-    pattern = meta.get("attention.sliding_window_pattern") or _GEMMA3_PATTERN
+    pattern = meta.get("attention.sliding_window_pattern")
     if isinstance(pattern, list):
         local = [bool(value) for value in pattern]
     else:
-        local = [(layer + 1) % pattern != 0 for layer in range(layers)]
+        period = meta.integer("attention.sliding_window_pattern", _GEMMA3_PATTERN)
+        local = [(layer + 1) % period != 0 for layer in range(layers)]
     if len(local) != layers:
         raise SourceError(
             f"{meta.label}: attention.sliding_window_pattern has {len(local)} entries for "

@@ -91,7 +91,9 @@ class _Cursor:
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
-            return self.array(self.scalar("<I"), self.scalar("<Q"))
+            item = self.scalar("<I")
+            if item != _ARRAY:  # nested lists are in no file we read, and may nest without end
+                return self.array(item, self.scalar("<Q"))
         raise SourceError(f"{self.path}: metadata has value type {kind}; the header is damaged")
 
     def array(self, kind: int, count: int) -> list[Any]:
@@ -141,10 +143,8 @@ def _parse(cursor: _Cursor) -> GgufHeader:
     for _ in range(n_keys):
         key = cursor.string()
         metadata[key] = cursor.value(cursor.scalar("<I"))
-    if metadata.get("split.count", 0) > 1:
-        raise UnsupportedError(
-            f"{path}: one of {metadata['split.count']} parts of a split GGUF; merge them first"
-        )
+    if (parts := metadata.get("split.count")) not in (None, 0, 1):
+        raise UnsupportedError(f"{path}: one of {parts} parts of a split GGUF; merge them first")
     found = [_tensor_fields(cursor) for _ in range(n_tensors)]
     alignment = metadata.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1:
