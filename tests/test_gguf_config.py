@@ -141,6 +141,13 @@ def test_a_key_of_the_wrong_kind_is_named(tmp_path: Path) -> None:
         config(tmp_path, llama__block_count="two")
 
 
+@pytest.mark.parametrize("count", [tiny.LAYERS - 1, tiny.LAYERS + 1, 2**32 - 1])
+def test_another_number_of_blocks_than_there_are_is_refused(count: int, tmp_path: Path) -> None:
+    changes = {"gemma3__block_count": count, "gemma3__attention__sliding_window": 8}
+    with pytest.raises(SourceError, match=f"block_count is {count}, but tensors of 2 blocks"):
+        config(tmp_path, "gemma3", **changes)
+
+
 def test_a_mixture_of_experts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="mixture of experts"):
         config(tmp_path, llama__expert_count=8)

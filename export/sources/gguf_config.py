@@ -97,10 +97,17 @@ def config_of(header: GgufHeader, factors: Mapping[str, list[float]], label: str
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
         raise SourceError(f"{label}: no tensor 'token_embd.weight'")
+    layers = meta.integer("block_count")
+    stored = {name.split(".")[1] for name in header.tensors if name.startswith("blk.")}
+    if len(stored) != layers:
+        raise SourceError(
+            f"{label}: {meta.architecture}.block_count is {layers}, but tensors of {len(stored)} "
+            "blocks are there; the header is damaged"
+        )
     config: dict[str, Any] = {
         "model_type": MODEL_TYPES[meta.architecture],
         "hidden_size": hidden,
-        "num_hidden_layers": meta.integer("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": meta.integer("attention.head_count_kv", heads),
         "head_dim": head_dim,

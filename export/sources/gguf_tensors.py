@@ -81,7 +81,7 @@ class GgufMap:
             piece = out[first - start : last - start]
             packed = self._packed(entry, first * inner, last * inner)
             piece[...] = _to_float32(packed, info).reshape(piece.shape)
-            self._check(piece, name, first, entry)
+            self._finish(piece, name, first, entry)
         return out
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class GgufMap:
         values = np.array(_to_float32(packed, entry.info))
         if entry.interleaved_dim is not None:
             values = values[interleaved_rows(0, len(values), entry.interleaved_dim)]
-        self._check(values, name, 0, entry)
+        self._finish(values, name, 0, entry)
         return values
 
     def _packed(self, entry: _Entry, start: int, stop: int) -> Bytes:
@@ -115,10 +115,10 @@ class GgufMap:
         raw = self._file.read(info.offset + begin * info.row_bytes, (end - begin) * info.row_bytes)
         return raw.reshape(end - begin, info.row_bytes)[interleaved_rows(start, stop, dim) - begin]
 
-    def _check(self, values: Array, name: str, first: int, entry: _Entry) -> None:
+    def _finish(self, values: Array, name: str, first: int, entry: _Entry) -> None:
+        check_finite(values, name, first, str(self._file.path))
         if entry.minus:
             values -= entry.minus
-        check_finite(values, name, first, str(self._file.path))
 
 
 def _to_float32(packed: Bytes, info: TensorInfo) -> Array:
