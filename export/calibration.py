@@ -1,10 +1,95 @@
-"""The text that export measures quantisation on: prose, dialogue, code, data, a table.
+"""Two texts of prose, dialogue, code and data, written here so that no model has them by heart.
 
-About two thousand tokens for the vocabularies we support. Written for this purpose, so that no
-model has it by heart. Changing it changes every `QualityRecord`: bump VERSION with it.
+PRACTICE (about a thousand tokens) shows which inputs of a layer are large, and so where rounding
+must be careful. TEXT (about two thousand) is what quality is measured on: it must share nothing
+with PRACTICE, or the measurement would praise itself.
 """
 
-VERSION = "1"
+PRACTICE = '''\
+Every Thursday the market fills the square between the old town hall and the river. Farmers \
+arrive before sunrise, when the lamps are still lit, and by eight the first baskets are empty. \
+The cheese stall at the corner belongs to a family that has sold there for three generations; \
+their goats graze on the hills above the quarry, and the best cheese is gone by nine. A blind man \
+plays the accordion near the fountain. Nobody knows where he lives, but he has never missed a \
+week.
+
+User: Can you explain what a hash table is, in simple words?
+Assistant: A hash table stores pairs of a key and a value. It turns the key into a number, and \
+uses that number to decide in which of many small boxes the value is kept. To find the value \
+again, the same number is computed, so only one box has to be opened. If two keys end up in the \
+same box, the box holds a short list, and the list is searched from the start.
+User: Thanks! What is 15% of 240?
+Assistant: 15% of 240 is 0.15 x 240 = 36.
+
+```python
+import argparse
+import sys
+from pathlib import Path
+
+
+def count_words(path: Path) -> dict[str, int]:
+    """How often each word occurs, in lower case."""
+    counts: dict[str, int] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        for word in line.lower().split():
+            word = word.strip(".,;:!?()[]")
+            if word:
+                counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Count the words of a file.")
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--top", type=int, default=10)
+    args = parser.parse_args()
+    if not args.path.exists():
+        print(f"{args.path} does not exist", file=sys.stderr)
+        return 1
+    ranked = sorted(count_words(args.path).items(), key=lambda item: (-item[1], item[0]))
+    for word, count in ranked[: args.top]:
+        print(f"{count:6d}  {word}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+```
+
+To run it on your own text, pass the name of a file: `python words.py notes.txt --top 20`. The \
+result is sorted by frequency first and alphabet second, so that two runs never differ.
+
+{"name": "garden-lights", "version": "2.4.1", "zones": [{"id": 1, "colour": "warm", "level": 60}, \
+{"id": 2, "colour": "cold", "level": 15}], "schedule": {"on": "sunset", "off": "23:30"}}
+
+The heart is a muscle with four chambers. Blood that has lost its oxygen enters on the right side \
+and is pumped to the lungs; it comes back bright red on the left side and is pushed out to the \
+rest of the body. Valves between the chambers open in one direction only. A healthy adult heart \
+beats about seventy times a minute at rest, which makes more than a hundred thousand beats a day.
+
+```javascript
+function debounce(action, delay) {
+  let timer = null;
+  return function (...args) {
+    clearTimeout(timer);
+    timer = setTimeout(() => action.apply(this, args), delay);
+  };
+}
+
+const search = debounce((text) => fetch(`/api/items?q=${encodeURIComponent(text)}`), 250);
+document.querySelector("#query").addEventListener("input", (event) => search(event.target.value));
+```
+
+- Milk, two litres
+- Brown bread
+- Candles for Saturday (the long ones)
+- Ask about the key for the cellar
+
+Once upon a time there was a clockmaker who was afraid of the dark. He built clocks that glowed, \
+clocks that chimed every minute, clocks that whispered the hour to anyone who could not sleep. \
+One night all of them stopped together, and in the silence he heard, for the first time in forty \
+years, the sea.
+'''
 
 TEXT = '''\
 The ferry to Skarholm leaves twice a day, once before breakfast and once when the light is \

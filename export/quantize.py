@@ -15,12 +15,14 @@ z and codes q in 0..2^bits - 1, and means w = scale * (q - z).
 values: cut them to K when block does not divide K.
 
 Rounding
-    plain  the largest magnitude (symmetric) or the smallest and largest value and 0 (asymmetric)
-           land on the ends of the code range; every weight goes to the nearest code.
-    mse    least squared error over a grid of scales (and zero points) per block. For fixed codes
-           the best scale is <w, q - z> / <q - z, q - z> in closed form, so a candidate costs one
-           rounding and two dot products; codes and scale are then refined in turn.
-Weights of columns that see larger inputs may count more: see `importance`.
+    plain       The largest magnitude (symmetric), or the smallest and largest value and 0
+                (asymmetric), land on the ends of the code range; weights go to the nearest code.
+    mse         Least squared error over a grid of scales (and zero points) per block. For fixed
+                codes the best scale is <w, q - z> / <q - z, q - z> in closed form, so a candidate
+                costs one rounding and two dot products; codes and scale are then refined in turn.
+    calibrated  The same search, the squared error of column k counted importance[k] times: what
+                the layer's output loses, not what its weights lose. It needs the importance that
+                specedge.export.importance learns.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ import numpy.typing as npt
 from specedge.errors import ExportError, ShapeError
 from specedge.export.checkpoint import Array
 
-Rounding = Literal["plain", "mse"]
+Rounding = Literal["plain", "mse", "calibrated"]
 Bytes = npt.NDArray[np.uint8]
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)  # what MatMulNBits takes
@@ -108,8 +110,8 @@ def quantize_rows(
     Args:
         rows: float32 [N, K], finite.
         scheme: bits, block size, symmetry and rounding.
-        importance: float32 [K], positive; squared errors of column k count importance[k] times
-            (mean square of the input it multiplies). Ignored by plain rounding.
+        importance: float32 [K], positive; for "calibrated" rounding only, where None means
+            that all columns count alike (an embedding that is looked up, not multiplied).
         threads: worker threads; default: one a core.
 
     Temporaries beyond the result stay under 3 MiB a thread.
@@ -124,7 +126,9 @@ def quantize_rows(
     scales = np.empty((n, blocks), np.float32)
     zeros = np.empty((n, blocks), np.uint8)
     step = max(1, _CHUNK // (blocks * scheme.block_size))
-    weights = None if importance is None else _columns(importance[None, :], scheme)
+    weights = None
+    if importance is not None and scheme.rounding == "calibrated":
+        weights = _columns(importance[None, :], scheme)
 
     def work(start: int) -> None:
         part = slice(start, min(start + step, n))
@@ -219,7 +223,7 @@ def _round(w: Array, scheme: Scheme, importance: Array | None) -> tuple[Bytes, A
         low, high = np.minimum(w.min(axis=0), 0), np.maximum(w.max(axis=0), 0)
         scale = (np.maximum(high - low, np.float32(1e-6)) / top).astype(np.float32)
         zero = np.clip(np.rint(-low / scale), 0, top)
-    if scheme.rounding == "mse":
+    if scheme.rounding != "plain":
         scale, zero = _search(w, scale, zero, top, scheme.symmetric, importance)
     codes = np.empty_like(w)
     _assign(w, np.reciprocal(scale), zero, top, codes)
