@@ -45,6 +45,7 @@ from specedge.errors import EngineError, ShapeError
 
 PREFILL_CHUNK = 128
 PROVIDERS = {"cpu": "CPUExecutionProvider"}
+_PROBE_ROWS = 48  # of the slot that widths are measured in
 _ODD_WIDTHS_KEPT = 4  # bindings of prefill remainders; those of verification are all kept
 
 
@@ -225,23 +226,36 @@ class OrtEngine:
         self._free.append(own)
 
     def warm_up(self, *, exact: bool) -> None:
-        """Run each kind of call once, so that the first request pays no first-touch costs, and
-        find out which widths agree."""
-        tokens = (np.arange(self.prefill_chunk, dtype=np.int64) * 7919) % self._spec.vocab
+        """Find out which widths agree, and run the widest call once, so that the first request
+        pays no first-touch costs."""
+        self._measure_widths()
+        if exact and self._widths is not None:
+            self._step = self._widths.step or 1
         slot = self.new_slot()
-        self.forward(slot, tokens, 0, 1)
-        widest = min(widths.WIDEST, self._context // 2)
-        if widest >= 2:
-            past_rows = min(widest, len(tokens))
+        self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
+        self.release(slot)
 
-            def score(width: int) -> Logits:
-                return self.forward(slot, tokens[:width], past_rows, width).logits.copy()
+    def _measure_widths(self) -> None:
+        """In a slot of its own, so that what is found does not depend on the context asked for."""
+        rows = min(self._spec.context, _PROBE_ROWS)
+        past_rows = rows // 4
+        widest = min(widths.WIDEST, (rows - past_rows) // 2)
+        if widest < 2:
+            return
+        tokens = self._some_tokens(rows)
+        slot = OrtSlot(self, self._spec, rows, 0)
+        self.forward(slot, tokens[:past_rows], 0, 1)
+        text = tokens[past_rows:]
 
-            self._widths = widths.measure(score, widest)
-            if exact:
-                self._step = self._widths.step or 1
-        if self._step == 1:
-            self.release(slot)  # else it lacks the rows that padding needs
+        def score(start: int, width: int) -> Logits:
+            part = text[start : start + width]
+            return self.forward(slot, part, past_rows + start, width).logits.copy()
+
+        places = widths.places_for(self._spec.parameters)
+        self._widths = widths.measure(score, widest, places=places)
+
+    def _some_tokens(self, count: int) -> Ids:
+        return (np.arange(count, dtype=np.int64) * 7919) % self._spec.vocab
 
     def forward(self, slot: Slot, tokens: Ids, n_cached: int, rows: int) -> Scored:
         session = self._live()

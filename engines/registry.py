@@ -32,6 +32,7 @@ def create(
     *,
     threads: int | None = None,
     context: int | None = None,
+    exact: bool = True,
 ) -> Engine:
     """Open one graph of a bundle.
 
@@ -41,6 +42,7 @@ def create(
         spec: which graph of it.
         threads: of the runtime; None: the engine's own choice.
         context: T of its slots, at most spec.context; None: spec.context.
+        exact: logits that do not depend on how many tokens a call has, where the engine can.
 
     Raises:
         EngineError: an unknown name, a runtime that is missing or installed twice, or a graph
@@ -52,7 +54,9 @@ def create(
         check_onnxruntime()
         from specedge.engines.ort import open_engine
 
-        return open_engine(bundle_path, spec, provider="cpu", threads=threads, context=context)
+        return open_engine(
+            bundle_path, spec, provider="cpu", threads=threads, context=context, exact=exact
+        )
     near = difflib.get_close_matches(name, NAMES, n=1)
     hint = f"did you mean {near[0]}?" if near else "choose one of them"
     raise EngineError(f"engine: no engine {name!r}; there are {', '.join(NAMES)}: {hint}")

@@ -43,6 +43,8 @@ LOGIT_ROWS = "logit_rows"
 LOGITS = "logits"
 GREEDY_IDS = "greedy_ids"
 
+WIDEST_STEP = 8  # an engine may pad the width of a call to a multiple of at most this
+
 Precision = Literal["fp32", "int8", "int4"]
 Lowering = Literal["ort"]
 
@@ -58,9 +60,9 @@ def present(layer: int, part: Literal["key", "value"]) -> str:
 
 
 def rope_rows(context: int) -> int:
-    """Rows of the rotary tables for a context of T: one more than T, so that an engine may pad a
-    call of one token to two at the last position."""
-    return context + 1
+    """Rows of the rotary tables for a context of T: more than T, so that an engine may pad a call
+    of one token to WIDEST_STEP at the last position."""
+    return context + WIDEST_STEP - 1
 
 
 class _Model(BaseModel):

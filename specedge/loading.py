@@ -30,6 +30,7 @@ def load(
     draft_length: int | None = None,
     proposers: Sequence[str] | None = None,
     context: int | None = None,
+    exact: bool = True,
     verify: bool = True,
 ) -> Model:
     """Open a bundle and make it ready to generate. What is None comes from the bundle.
@@ -43,6 +44,10 @@ def load(
         draft_length: K, tokens drafted a round, 0..max_verify - 1; 0 is plain decoding.
         proposers: of "ngram" and "draft", in priority order.
         context: T, rows of KV to allocate, at most what the bundle was exported with.
+        exact: make logits independent of how many tokens a call has, so that speculation cannot
+            change the text of quantised weights either. Costs a wider plain step (two tokens'
+            instead of one's on most processors); False gives the narrowest kernels, and near-ties
+            may then fall the other way.
         verify: check the sha256 of every file (see `specedge.bundle`).
 
     Raises:
@@ -73,7 +78,7 @@ def load(
     opened: list[Engine] = []
     try:
         target = registry.create(
-            engine, bundle.path, manifest.target, threads=threads, context=rows
+            engine, bundle.path, manifest.target, threads=threads, context=rows, exact=exact
         )
         opened.append(target)
         chosen: list[Proposer] = []
@@ -108,7 +113,10 @@ def _draft(
     assert spec is not None, "asked to open a draft that is not there"
     rows = min(rows, spec.context)
     try:
-        return registry.create(engine, bundle.path, spec, threads=threads, context=rows)
+        # a draft is a guess, whichever kernel made it: the narrow one is cheaper
+        return registry.create(
+            engine, bundle.path, spec, threads=threads, context=rows, exact=False
+        )
     except (EngineError, MemoryError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         if mode == "on":
