@@ -2,6 +2,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
+DEMO ?= smollm2-selfdraft
 BIN := $(VENV)/bin
 # Stamps: what is installed is enough to export and run; and to test and check.
 RUNS := $(VENV)/.runs
@@ -37,8 +38,8 @@ bundles/%/specedge.json: configs/%.toml $(EXPORTER)
 	$(BIN)/specedge export $< -o bundles/$* --force
 
 demo: $(RUNS)
-	$(MAKE) --no-print-directory bundles/smollm2/specedge.json
-	$(BIN)/python bench/demo.py bundles/smollm2
+	$(MAKE) --no-print-directory bundles/$(DEMO)/specedge.json
+	$(BIN)/python bench/demo.py bundles/$(DEMO)
 
 test: $(DEVELOPS)
 	$(MAKE) --no-print-directory bundles/smollm2/specedge.json bundles/smollm2-selfdraft/specedge.json

@@ -1,6 +1,6 @@
 """What speculation does to a chat and to a code edit on this machine.
 
-    python bench/demo.py bundles/smollm2
+    python bench/demo.py bundles/smollm2-selfdraft
 
 Each prompt is decoded plainly and speculatively in turn, `--repeats` times; the figures are
 medians. Prompts alternate, so that no request finds its own prompt in the cache of the one before.
@@ -12,6 +12,7 @@ import argparse
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -21,23 +22,35 @@ from specedge.result import Result
 
 Mode = Literal["off", "auto"]
 
-FILE = Path(__file__).parent / "prompts" / "ledger.py"
-PROMPTS: dict[str, tuple[str, int]] = {
-    "chat": ("Explain in a few sentences why the sky is blue.", 160),
-    "code edit": (
-        f"```python\n{FILE.read_text()}```\n"
-        "Repeat this whole file with one change: rename the class Account to Wallet.",
-        900,
-    ),
-}
+PROMPTS = Path(__file__).parent / "prompts"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One prompt: text to continue as it is, or a question for the chat template."""
+
+    name: str
+    file: str
+    budget: int
+    raw: bool = False
+    stop: tuple[str, ...] = ()
+
+    def prompt(self) -> str | list[dict[str, str]]:
+        text = (PROMPTS / self.file).read_text(encoding="utf-8")
+        return text if self.raw else [{"role": "user", "content": text.strip()}]
+
+
+TASKS = (
+    Task("chat", "chat.md", 200),
+    Task("code edit", "edit_60_lines.md", 700, raw=True, stop=("```",)),
+)
 MODES: tuple[Mode, ...] = ("off", "auto")
 NAMES = {"off": "plain", "auto": "speculative"}
 
 
-def answer(model: Model, question: str, budget: int, show: Callable[[str], object]) -> Result:
+def answer(model: Model, task: Task, show: Callable[[str], object]) -> Result:
     """One request, its text shown as it comes."""
-    messages = [{"role": "user", "content": question}]
-    for event in model.stream(messages, max_tokens=budget):
+    for event in model.stream(task.prompt(), max_tokens=task.budget, stop=task.stop):
         show(event.text)
     assert model.last_result is not None, "the request ended without a result"
     return model.last_result
@@ -51,7 +64,7 @@ def show(text: str) -> None:
 def measure(bundle: str, repeats: int, threads: int | None) -> dict[str, dict[Mode, list[Result]]]:
     """Results by prompt and mode; the text of each prompt is printed once, speculatively."""
     results: dict[str, dict[Mode, list[Result]]] = {
-        name: {mode: [] for mode in MODES} for name in PROMPTS
+        task.name: {mode: [] for mode in MODES} for task in TASKS
     }
     with (
         specedge.load(bundle, speculation="off", threads=threads) as plain,
@@ -59,14 +72,14 @@ def measure(bundle: str, repeats: int, threads: int | None) -> dict[str, dict[Mo
     ):
         models: dict[Mode, Model] = {"off": plain, "auto": speculative}
         print(f"{plain.bundle.manifest.name} on {plain.engine}")
-        for name, (question, budget) in PROMPTS.items():
-            print(f"\n--- {name}: {question.splitlines()[-1]}")
-            answer(speculative, question, budget, show)
+        for task in TASKS:
+            print(f"\n--- {task.name} ({PROMPTS.name}/{task.file})")
+            answer(speculative, task, show)
             print()
         for _ in range(repeats):
-            for name, (question, budget) in PROMPTS.items():
+            for task in TASKS:
                 for mode, model in models.items():
-                    results[name][mode].append(answer(model, question, budget, len))
+                    results[task.name][mode].append(answer(model, task, len))
     return results
 
 

@@ -111,7 +111,7 @@ def loaded_after(code: str, *args: str) -> set[str]:
 
 
 def test_import_specedge_costs_next_to_nothing():
-    loaded = loaded_after("import specedge")
+    loaded = loaded_after("import specedge; specedge.SpecedgeError")
     heavy = HEAVY | {"numpy", "onnxruntime", "tokenizers", "pydantic", "click", "rich", "jinja2"}
     assert loaded & heavy == set()
 
