@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 
 from tests import tiny
+
+if TYPE_CHECKING:
+    from tiny_exports import TinyExports
 
 # A busy machine is no failure: time is bounded by pytest-timeout.
 hypothesis.settings.register_profile("specedge", deadline=None)
@@ -26,3 +30,11 @@ def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tiny_bundle(tmp_path: Path) -> Path:
     """A bundle on the fake engine; see `tests/tiny.py`."""
     return tiny.write_bundle(tmp_path / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_exports(tmp_path_factory: pytest.TempPathFactory) -> TinyExports:
+    """Real bundles of tiny random models; see `tests/tiny_exports.py`."""
+    from tiny_exports import TinyExports  # not above: it loads the exporter
+
+    return TinyExports(tmp_path_factory.mktemp("tiny-exports"))
