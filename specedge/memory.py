@@ -26,7 +26,7 @@ import re
 from specedge.contract import GraphSpec, MemoryPlan
 from specedge.errors import ConfigError, MemoryBudgetError
 
-PREFILL_CHUNK = 128  # an engine feeds prompts in chunks no wider than this
+PREFILL_CHUNK = 128  # the twin of engines/ort.py's: no call is wider but a verification
 CONTEXT_STEP = 64  # a proposed context is rounded down to a multiple of this
 MIN_CONTEXT = 16
 _FLOAT = 4
