@@ -232,7 +232,14 @@ class OrtEngine:
         if exact and self._widths is not None:
             self._step = self._widths.step or 1
         slot = self.new_slot()
-        self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
+        scored = self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
+        # a NaN in a row of the head reaches one id's logit only; later calls look at the best
+        if not np.isfinite(scored.logits).all():
+            damaged = int(np.flatnonzero(~np.isfinite(scored.logits[0]))[0])
+            raise EngineError(
+                f"{self._spec.role}: the logit of id {damaged} is not finite; the weights are "
+                "damaged: export the bundle again"
+            )
         self.release(slot)
 
     def _measure_widths(self) -> None:
