@@ -65,4 +65,5 @@ def mean_square(inputs: Array) -> Array:
     mean = columns.mean()
     if not mean > 0:
         return np.ones(inputs.shape[1], np.float32)
-    return (columns / mean + _FLOOR).astype(np.float32)
+    relative: Array = (columns / mean + _FLOOR).astype(np.float32)
+    return relative

@@ -24,7 +24,7 @@ from specedge.errors import ExportError
 from specedge.export.checkpoint import Array, TensorMap
 from specedge.export.decoder import DecoderSpec, Linear
 from specedge.export.progress import Progress, Silent
-from specedge.export.reference import CheckpointWeights, Reference
+from specedge.export.reference import QUERIES_AT_ONCE, CheckpointWeights, Reference
 
 Method = Literal["kl", "layerwise"]
 Doubles = npt.NDArray[np.float64]
@@ -117,9 +117,11 @@ def needed_bytes(spec: DecoderSpec, positions: int) -> int:
         (layer.gate_up, layer.qkv, layer.down), key=lambda a: a.in_features * a.out_features
     )
     weights = 3 * 4 * widest.in_features * widest.out_features  # parts, their stack, a temporary
-    activations = 4 * positions * (4 * layer.gate_up.out_features + 8 * spec.hidden)
-    scores = 3 * 4 * spec.heads * min(positions, 256) * positions
-    return weights + max(activations, scores, 8 * _SLICE_BYTES)
+    states = 4 * positions * (8 * spec.hidden + 2 * layer.qkv.out_features)
+    gated = 4 * positions * 4 * layer.gate_up.out_features
+    queries = min(positions, QUERIES_AT_ONCE)
+    scores = queries * positions * (3 * 4 * spec.heads + 16)  # 16: which keys are ahead
+    return weights + states + max(gated, scores, 8 * _SLICE_BYTES)
 
 
 def _kl(

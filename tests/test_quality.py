@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -194,6 +195,22 @@ def test_a_smaller_budget_takes_fewer_positions_before_it_gives_up_kl(rng, monke
     record = measure(spec, tensors, stored, ids, vocab=KEPT, rounding="", budget_bytes=limit)
     assert record.method == "kl"
     assert record.positions == 500
+
+
+def test_measuring_stays_within_the_memory_it_says_it_needs(rng, monkeypatch):
+    monkeypatch.setattr(quality, "_SLICE_BYTES", 16 << 10)
+    spec, tensors = _model(rng)
+    ids = rng.integers(0, KEPT, 200)
+    stored = _Rounded(spec, tensors, None)
+    tracemalloc.start()
+    try:
+        measure(
+            spec, tensors, stored, ids, vocab=KEPT, rounding="", budget_bytes=BUDGET, method="kl"
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 0.2 * quality.needed_bytes(spec, 200) < peak <= quality.needed_bytes(spec, 200)
 
 
 def test_large_models_get_fewer_positions(rng):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import onnxruntime as ort
@@ -260,6 +261,21 @@ def test_result_depends_neither_on_chunks_nor_on_threads(rows, rng):
         expected = getattr(whole, name)
         np.testing.assert_array_equal(getattr(alone, name), expected)
         np.testing.assert_array_equal(np.concatenate([getattr(p, name) for p in parts]), expected)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_temporaries_do_not_grow_with_the_rows(symmetric, rng):
+    rows = rng.standard_normal((6000, 256), dtype=np.float32)
+    scheme = Scheme(4, 32, symmetric, "calibrated")
+    importance = np.ones(256, np.float32)
+    tracemalloc.start()
+    try:
+        quantize_rows(rows, scheme, importance=importance, threads=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    unpacked_zero_points = 6000 * 8
+    assert peak < scheme.weight_bytes(6000, 256) + unpacked_zero_points + (3 << 20)
 
 
 def test_the_given_rows_are_left_alone(rng):
