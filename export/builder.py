@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -157,6 +157,10 @@ def _open(
         model.source, sha256=model.sha256, licence=model.licence, base=base, progress=progress
     )
     stack.callback(checkpoint.tensors.close)
+    if model.licence_note is not None:
+        record = checkpoint.record.model_copy(update={"licence_note": model.licence_note})
+        checkpoint = replace(checkpoint, record=record)
+        progress.note(f"{model.source}: {record.licence}, {model.licence_note}")
     return _describe(role, model, checkpoint, config, target)
 
 
