@@ -33,10 +33,12 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
         ExportError: `output` is taken, or the folder it should be in cannot be written.
     """
     _check_destination(output, force)
+    absent = [path for path in output.absolute().parents if not path.exists()]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     except OSError as error:
+        _remove_empty(absent)
         raise failure(output.parent, error) from error
     try:
         folder.chmod(0o755)  # mkdtemp's is for the owner alone; a bundle is there to be read
@@ -47,6 +49,16 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
             raise failure(output, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        _remove_empty(absent)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Parents that were made for a bundle which did not come to be; innermost first."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:  # not empty, or never made
+            return
 
 
 def _check_destination(output: Path, force: bool) -> None:
@@ -66,13 +78,13 @@ def _put_in_place(folder: Path, output: Path) -> None:
         return
     # two renames, not a delete and a rename: the old bundle is whole until the new one stands
     old = folder.with_name(f"{folder.name}.old")
-    output.rename(old)
     try:
+        output.rename(old)
         folder.rename(output)
-    except OSError:
-        old.rename(output)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    finally:
+        if old.exists() and not output.exists():  # an error, or Ctrl-C, between the two
+            old.rename(output)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def failure(path: Path, error: OSError) -> ExportError:
