@@ -38,3 +38,19 @@ def tiny_exports(tmp_path_factory: pytest.TempPathFactory) -> TinyExports:
     from tiny_exports import TinyExports  # not above: it loads the exporter
 
     return TinyExports(tmp_path_factory.mktemp("tiny-exports"))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2 in int4, with lookup; see `tests/real.py`."""
+    from tests import real
+
+    return real.bundle("smollm2")
+
+
+@pytest.fixture(scope="session")
+def selfdraft() -> Path:
+    """SmolLM2 in full precision with its own int4 copy as the draft."""
+    from tests import real
+
+    return real.bundle("smollm2-selfdraft")
