@@ -22,6 +22,7 @@ from specedge.config import Config, ModelConfig
 from specedge.contract import (
     GenerationDefaults,
     GraphSpec,
+    Ids,
     Manifest,
     MemoryPlan,
     PairingProof,
@@ -34,6 +35,7 @@ from specedge.errors import ExportError, PairingError
 from specedge.export import calibration, families, pairing, quality, staging
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder import DecoderSpec
+from specedge.export.importance import input_importance
 from specedge.export.lowerings import ort
 from specedge.export.placement import PlacedModel, count_parameters, place, predict_bytes
 from specedge.export.progress import Progress, Silent
@@ -290,6 +292,14 @@ def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
     graph = model.graph
     weights = folder / graph.weights
     weights.parent.mkdir(exist_ok=True)
+    importance = None
+    if model.scheme is not None and model.scheme.rounding == "calibrated":
+        importance = input_importance(
+            model.spec,
+            model.checkpoint.tensors,
+            _token_ids(model, calibration.PRACTICE),
+            progress=progress,
+        )
     progress.stage(f"{model.role}: {_precision(model)}", graph.parameters, "weights")
     with WeightWriter(weights) as writer:
         placed = place(
@@ -300,6 +310,7 @@ def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
             vocab=graph.vocab,
             context=rope_rows(graph.context),
             progress=progress,
+            importance=importance,
         )
         written, sha256 = writer.bytes_written, writer.sha256
     ort.write(
@@ -315,18 +326,23 @@ def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
 def _measure(
     model: _Model, scheme: Scheme, written: _Written, folder: Path, progress: Progress
 ) -> QualityRecord:
-    tokenizer = Tokenizer.from_str(model.checkpoint.tokenizer.json)
-    ids = np.array(tokenizer.encode(calibration.TEXT, add_special_tokens=False).ids, np.int64)
     return quality.measure(
         model.spec,
         model.checkpoint.tensors,
         StoredWeights(folder / written.graph.weights, written.placed, scheme),
-        ids[ids < written.graph.vocab],
+        _token_ids(model, calibration.TEXT),
         vocab=written.graph.vocab,
         rounding=str(scheme),
         budget_bytes=_QUALITY_BUDGET,
         progress=progress,
     )
+
+
+def _token_ids(model: _Model, text: str) -> Ids:
+    """The model's ids of `text`, without those past the vocabulary that is kept."""
+    tokenizer = Tokenizer.from_str(model.checkpoint.tokenizer.json)
+    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+    return ids[ids < model.graph.vocab]
 
 
 def _precision(model: _Model) -> str:

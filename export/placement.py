@@ -6,7 +6,7 @@ blocks of rows, so that at no time more than one quantised tensor and a block ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from specedge.export.checkpoint import Array, TensorMap, read, row_blocks
 from specedge.export.decoder import DecoderSpec, Linear, Rope, Rows
 from specedge.export.progress import Progress
-from specedge.export.quantize import Scheme, quantize_rows
+from specedge.export.quantize import Scheme, quantize_blocks
 from specedge.export.weights import Placed, WeightWriter
 
 # Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative
@@ -74,6 +74,7 @@ def place(
     vocab: int,
     context: int,
     progress: Progress,
+    importance: Mapping[str, Array] | None = None,
 ) -> PlacedModel:
     """Write every weight of `spec` and say where it went; names and shapes are checked already.
 
@@ -81,12 +82,13 @@ def place(
         scheme: None for float32.
         vocab: rows of embedding and head to keep; the padded tail past it is cut.
         context: rows of the rotary tables (`specedge.contract.rope_rows`).
+        importance: of input columns by `Linear.name` (specedge.export.importance).
 
     Raises:
         SourceError: a tensor is cut short or not finite.
         ExportError: the file cannot be written.
     """
-    return _Placer(spec, tensors, writer, scheme, progress).place(vocab, context)
+    return _Placer(spec, tensors, writer, scheme, importance or {}, progress).place(vocab, context)
 
 
 class _Placer:
@@ -96,10 +98,11 @@ class _Placer:
         tensors: TensorMap,
         writer: WeightWriter,
         scheme: Scheme | None,
+        importance: Mapping[str, Array],
         progress: Progress,
     ) -> None:
         self.spec, self.tensors, self.writer = spec, tensors, writer
-        self.scheme, self.progress = scheme, progress
+        self.scheme, self.importance, self.progress = scheme, importance, progress
 
     def place(self, vocab: int, context: int) -> PlacedModel:
         spec = self.spec
@@ -145,7 +148,9 @@ class _Placer:
         return self._quantized(linear, self.scheme, bias)
 
     def _quantized(self, linear: Linear, scheme: Scheme, bias: Placed | None) -> PlacedLinear:
-        parts = (quantize_rows(block, scheme) for block in self._counted(linear))
+        parts = quantize_blocks(
+            self._counted(linear), scheme, importance=self.importance.get(linear.name)
+        )
         placed = self.writer.add_quantized(
             linear.name, linear.out_features, linear.in_features, scheme, parts
         )

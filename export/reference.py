@@ -166,12 +166,16 @@ class CheckpointWeights:
         return read(self.tensors, name) + np.float32(self.spec.norm_offset)
 
     def embedding(self, ids: Ids) -> Array:
-        """Only the span of rows between the lowest and the highest id is read."""
-        if not len(ids):
-            return np.empty((0, self.spec.hidden), dtype=np.float32)
-        first, last = int(ids.min()), int(ids.max())
-        rows: Array = self.tensors.rows(self.spec.embedding, first, last + 1)[ids - first]
-        return rows
+        """Read in spans: a text's ids lie all over a table that may be too large to hold."""
+        out = np.empty((len(ids), self.spec.hidden), dtype=np.float32)
+        step = max(1, HEAD_BYTES_AT_ONCE // (4 * self.spec.hidden))
+        for first in range(int(ids.min(initial=0)), int(ids.max(initial=-1)) + 1, step):
+            here = np.flatnonzero((ids >= first) & (ids < first + step))
+            if len(here):
+                stop = int(ids[here].max()) + 1
+                rows = self.tensors.rows(self.spec.embedding, first, stop)
+                out[here] = rows[ids[here] - first]
+        return out
 
 
 def attend(query: Array, key: Array, value: Array, scale: float, window: int | None) -> Array:

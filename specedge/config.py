@@ -30,7 +30,7 @@ from specedge.contract import Lowering, Precision
 from specedge.errors import ConfigError
 from specedge.memory import MIN_CONTEXT, parse_size
 
-Rounding = Literal["plain", "mse"]
+Rounding = Literal["plain", "mse", "calibrated"]
 ProposerName = Literal["ngram", "draft"]
 MAX_CONTEXT = 1 << 20
 MAX_VERIFY = 512
@@ -83,7 +83,7 @@ class ExportConfig(_Section):
     max_verify: Annotated[int, Field(ge=1, le=MAX_VERIFY)] = 16
     block_size: Literal[32, 64, 128] = 64
     symmetric: bool = False
-    rounding: Rounding = "mse"
+    rounding: Rounding = "calibrated"
     memory_budget: Size | None = None
 
     @field_validator("lowering", mode="before")
