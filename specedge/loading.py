@@ -81,6 +81,11 @@ def load(
             engine, bundle.path, manifest.target, threads=threads, context=rows, exact=exact
         )
         opened.append(target)
+        if target.width_noise and mode != "off":
+            notes.append(
+                f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
+                "call, so near-ties may fall another way than in plain decoding"
+            )
         chosen: list[Proposer] = []
         for name in names:
             if name == "ngram":

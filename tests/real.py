@@ -40,7 +40,7 @@ Repeat this function with one change: rename `result` to `amount`.""",
 def bundle(name: str) -> Path:
     """The bundle of a shipped config, exported first where need be."""
     chosen = os.environ.get("SPECEDGE_TEST_BUNDLES")
-    folder = Path(chosen or ROOT / "bundles") / name
+    folder = Path(chosen or ROOT / "bundles").absolute() / name
     manifest = folder / MANIFEST
     if not manifest.exists() or (not chosen and manifest.stat().st_mtime < _newest(name)):
         build(load_config(name), folder, force=True)

@@ -14,7 +14,8 @@ import onnxruntime
 import pytest
 
 import specedge
-from specedge.contract import Ids, Logits
+from specedge.cli import invoke
+from specedge.contract import GraphSpec, Ids, Logits
 from specedge.engines import ort, registry, widths
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, open_engine
@@ -111,6 +112,37 @@ def test_narrow_kernels_are_there_for_the_asking(bundle: Path, monkeypatch: Any)
     monkeypatch.setattr(widths, "measure", lambda *_, **__: Widths(1, 0.0))
     alike = open_engine(bundle, read_spec(bundle), exact=False)
     assert (alike.width_step, alike.width_noise) == (1, 0.0)
+
+
+def test_exact_widths_are_the_targets_alone(
+    tiny_exports: TinyExports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft is a guess, whichever kernel made it."""
+    checkpoint = tiny_exports.checkpoint("llama")
+    bundle = tiny_exports.bundle(checkpoint, checkpoint, context=CONTEXT)
+    asked: list[tuple[str, bool]] = []
+    really = ort.open_engine
+
+    def recorded(path: Path, spec: GraphSpec, **options: Any) -> OrtEngine:
+        asked.append((spec.role, options["exact"]))
+        return really(path, spec, **options)
+
+    monkeypatch.setattr(ort, "open_engine", recorded)
+    specedge.load(bundle).close()
+    specedge.load(bundle, exact=False).close()
+    assert invoke(["run", str(bundle), "the", "--max-tokens", "2", "--no-exact"]) == 0
+    narrow = [("target", False), ("draft", False)]
+    assert asked == [("target", True), ("draft", False), *narrow, *narrow]
+
+
+def test_a_result_says_that_speculation_may_change_a_near_tie(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(widths, "measure", lambda *_, **__: Widths(None, 0.123))
+    with specedge.load(bundle, speculation="auto") as model:
+        assert "logits differ by up to 0.12 with" in model.generate("a").speculation.reason
+    with specedge.load(bundle, speculation="off") as model:
+        assert "differ" not in model.generate("a").speculation.reason
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 8])

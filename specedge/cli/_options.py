@@ -39,6 +39,12 @@ _SHARED = (
     click.option(
         "--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]"
     ),
+    click.option(
+        "--exact/--no-exact",
+        default=True,
+        help="Kernels whose results do not depend on how many tokens a call has; --no-exact is "
+        "faster, and near-ties may fall another way with speculation than without.",
+    ),
     click.option("--stats/--no-stats", default=True, help="Say on stderr what it cost."),
 )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from specedge.model import Model
 
-_LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context")
+_LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context", "exact")
 _REQUEST = ("max_tokens", "stop", "ignore_eos", "echo", "temperature")
 
 
