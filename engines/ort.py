@@ -3,19 +3,13 @@
 An exact engine pads calls to the widths that agree to the bit, so that plain and speculative
 decoding see the same logits; what padding writes is overwritten by the next call. See `widths`.
 
-All engines of a process share one thread pool. With a pool each, the idle pool of a target spins
-while its draft runs: measured on two cores, a round then takes twice as long
-(docs/decisions/0003).
-
-Buffers are bound once per call width: a binding holds the KV pair of every layer as input and,
-under the same address, as output, so a call costs two integers written in place and one `run`.
-Re-binding per call would cost more than a tenth of a millisecond.
+A session's threads stop spinning when a run ends. Otherwise the idle pool of the target spins while
+its draft runs, and on two cores a round takes almost twice as long (docs/decisions/0003).
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -72,44 +66,22 @@ def open_engine(
     Raises:
         EngineError: the graph does not load, or the provider is not the one asked for.
     """
-    pool = _share_pool(threads)
-    session = _session(bundle_path / spec.model, provider)
-    engine = OrtEngine(spec, session, f"{provider}, {pool}", context)
+    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
+    if wanted < 1:
+        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
+    session = _session(bundle_path / spec.model, provider, wanted)
+    engine = OrtEngine(spec, session, f"{provider}, {wanted} threads", context)
     engine.warm_up(exact=exact)
     return engine
 
 
-_pool_lock = threading.Lock()
-_pool: list[int | None] = []  # threads of the process's pool once made; None: the app made it
-
-
-def _share_pool(threads: int | None) -> str:
-    """Make the process's thread pool, or check that the one there is the one asked for."""
-    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
-    if wanted < 1:
-        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
-    with _pool_lock:
-        if not _pool:
-            try:
-                ort.set_global_thread_pool_sizes(wanted, 1)
-                _pool.append(wanted)
-            except Exception:  # raised as the runtime's own Fail: the app was here first
-                _pool.append(None)
-        made = _pool[0]
-    if threads is not None and made != threads:
-        held = "the size the app chose" if made is None else f"{made} threads"
-        raise EngineError(
-            f"engine: threads = {threads}, but this process's ONNX Runtime pool already has "
-            f"{held}, and it is made once; load every bundle with the same number of threads"
-        )
-    return "the app's thread pool" if made is None else f"{made} threads"
-
-
-def _session(model: Path, provider: str) -> ort.InferenceSession:
+def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
     if provider not in PROVIDERS:
         raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
     options = ort.SessionOptions()
-    options.use_per_session_threads = False
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = (
         4  # failures arrive as exceptions; a second copy on stderr is noise
     )

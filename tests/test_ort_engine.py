@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from shutil import copytree
@@ -405,49 +403,25 @@ def test_an_unknown_provider_or_engine_names_the_known_ones(bundle: Path) -> Non
 
 def test_the_description_says_runtime_provider_and_threads(engine: OrtEngine) -> None:
     assert engine.description.startswith(f"onnxruntime {onnxruntime.__version__}, cpu, ")
-    assert engine.description.endswith(" threads") or engine.description.endswith(" thread pool")
+    assert engine.description.endswith(" threads")
 
 
-def fresh_process(code: str, *args: Any) -> str:
-    """What an interpreter of its own prints; the thread pool is one for each process."""
-    command = [sys.executable, "-c", code, *map(str, args)]
-    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=True).stdout
+def test_each_load_has_its_own_number_of_threads(bundle: Path) -> None:
+    with specedge.load(bundle, threads=1) as one, specedge.load(bundle, threads=2) as two:
+        assert one.engine.endswith(", 1 threads")
+        assert two.engine.endswith(", 2 threads")
+        texts = [model.generate("abc", max_tokens=8).tokens for model in (one, two)]
+    assert texts[0] == texts[1]
 
 
-def test_a_second_number_of_threads_in_one_process_is_refused(bundle: Path) -> None:
-    code = """
-import sys, specedge
-first = specedge.load(sys.argv[1], threads=1)
-print(first.engine)
-second = specedge.load(sys.argv[1])
-print(second.engine)
-try:
-    specedge.load(sys.argv[1], threads=2)
-except specedge.EngineError as error:
-    print(error)
-print(first.generate("abc", max_tokens=8).tokens == second.generate("abc", max_tokens=8).tokens)
-"""
-    first, second, error, same = fresh_process(code, bundle).splitlines()
-    assert first.endswith(", cpu, 1 threads")
-    assert second == first
-    assert error.startswith(
-        "engine: threads = 2, but this process's ONNX Runtime pool already has 1"
-    )
-    assert same == "True"
-
-
-def test_an_app_that_used_the_runtime_first_keeps_its_pool(bundle: Path) -> None:
-    code = """
-import sys, onnxruntime, specedge
-model = sys.argv[1] + "/target/model.onnx"
-onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-model = specedge.load(sys.argv[1])
-print(model.engine)
-print(len(model.generate("abc", max_tokens=8, ignore_eos=True).tokens))
-"""
-    said, count = fresh_process(code, bundle).splitlines()
-    assert said.endswith(("the app's thread pool", "threads"))
-    assert count == "8"
+def test_the_apps_own_sessions_load_and_run_beside_ours(bundle: Path) -> None:
+    graph = bundle / "target" / "model.onnx"
+    providers = ["CPUExecutionProvider"]
+    onnxruntime.InferenceSession(graph, providers=providers)
+    with specedge.load(bundle) as model:
+        after = onnxruntime.InferenceSession(graph, providers=providers)
+        assert after.get_providers() == providers
+        assert len(model.generate("abc", max_tokens=8, ignore_eos=True).tokens) == 8
 
 
 def test_zero_threads_are_refused(bundle: Path) -> None:
