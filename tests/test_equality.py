@@ -16,7 +16,21 @@ import pytest
 
 import equality_cases
 import specedge
-from equality_cases import LENGTHS, PAIRS, PROPOSER_SETS, Pair, ProposerSet, Run, run
+from equality_cases import (
+    CASES,
+    CHUNK,
+    CONTEXT,
+    LENGTHS,
+    PAIRS,
+    PROPOSER_SETS,
+    TINY_LENGTHS,
+    Pair,
+    ProposerSet,
+    Run,
+    run,
+    tiny_bundle,
+    tiny_prompt,
+)
 from specedge.contract import Ids
 from specedge.controller import Controller
 from specedge.engines import ort
@@ -27,10 +41,7 @@ from specedge.metrics import Metrics
 from specedge.sequence import Sequence
 from specedge.speculator import Speculator
 from tiny_exports import TinyExports
-from tiny_models import FAMILIES, ArrayTensors, read_config
-
-CONTEXT, CHUNK = 80, 24  # the chunk is narrowed to have several in a short text
-PROMPTS = (1, 5, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 5, CONTEXT - 1, CONTEXT)
+from tiny_models import ArrayTensors, read_config
 
 
 @dataclass
@@ -48,13 +59,7 @@ class Case:
         return self.pair.target.spec.precision
 
     def prompt(self, length: int) -> Ids:
-        """Ids that mean nothing; the last fifth repeats the first, for lookups."""
-        vocab = self.pair.target.spec.vocab
-        ids = np.random.default_rng(length).integers(5, vocab, length)
-        again = length // 5
-        if again:
-            ids[-again:] = ids[:again]
-        return ids
+        return tiny_prompt(length, self.pair.target.spec.vocab)
 
     def expected(self, length: int) -> Run:
         if length not in self.plain:
@@ -81,25 +86,15 @@ class Case:
             )
 
 
-CASES: dict[str, dict[str, Any]] = {
-    **{family: {} for family in FAMILIES},
-    "gemma3": {"tie_word_embeddings": False},
-    "gemma3 that repeats itself": {},  # tied, it says one word for ever: lookups always hit
-}
-
-
 OPENED = [(c, p) for c in CASES for p in PAIRS if "repeats" not in c or not PAIRS[p][1]]
 
 
 @pytest.fixture(scope="module", params=OPENED, ids=" ".join)
 def case(request: pytest.FixtureRequest, tiny_exports: TinyExports) -> Iterator[Case]:
     name, pair = request.param
-    family, (precision, stranger) = name.split(" ")[0], PAIRS[pair]
-    target = tiny_exports.checkpoint(family, **CASES[name])
-    draft = tiny_exports.checkpoint(family, 1, **CASES[name]) if stranger else target
-    bundle = tiny_exports.bundle(target, draft, precision=precision, context=CONTEXT)
+    target, bundle = tiny_bundle(tiny_exports, name, pair)
     with equality_cases.opened(bundle) as opened:
-        yield Case(name, stranger, target, opened)
+        yield Case(name, PAIRS[pair][1], target, opened)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +106,7 @@ def narrow_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_proposer_gives_the_text_of_plain_decoding(case: Case, k: int) -> None:
     drafted = accepted = 0
     for turn, which in enumerate(PROPOSER_SETS):
-        for length in PROMPTS[(LENGTHS.index(k) + turn) % 4 :: 4]:
+        for length in TINY_LENGTHS[(LENGTHS.index(k) + turn) % 4 :: 4]:
             got = case.check(length, k, which)
             assert len(got.tokens) == CONTEXT + 1 - length, "the last row was not used"
             drafted += got.metrics.proposed

@@ -30,7 +30,7 @@ from specedge.errors import (
 from specedge.export import builder, staging
 from specedge.export.builder import build
 from specedge.export.progress import Silent
-from tiny_exports import TinyExports, config_for, quick_quality, read_manifest
+from tiny_exports import TinyExports, config_for, quick_rounding, read_manifest
 
 CONTEXT = 64
 
@@ -51,7 +51,7 @@ def room(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    with quick_quality():
+    with quick_rounding():
         yield
 
 

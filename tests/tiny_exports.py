@@ -12,7 +12,7 @@ import pytest
 
 from specedge.config import Config
 from specedge.contract import MANIFEST, GraphSpec, Manifest
-from specedge.export import quality
+from specedge.export import calibration
 from specedge.export.builder import build
 from tiny_models import make_checkpoint
 
@@ -36,10 +36,11 @@ def config_for(target: Path, draft: Path | None = None, **given: Any) -> Config:
 
 
 @contextmanager
-def quick_quality() -> Iterator[None]:
-    """The exporter measures its rounding on 128 positions, not on 2,048."""
+def quick_rounding() -> Iterator[None]:
+    """The exporter learns and measures its rounding on a few hundred tokens, not on thousands."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quality, "MOST_POSITIONS", quality.FEWEST_POSITIONS)
+        for text in ("TEXT", "PRACTICE"):
+            patch.setattr(calibration, text, getattr(calibration, text)[:400])
         yield
 
 
@@ -68,6 +69,6 @@ class TinyExports:
         parts = (target.name, draft and draft.name, *sorted(given.items()))
         folder = self.root / "bundles" / "-".join(map(str, parts))
         if not folder.exists():
-            with quick_quality():
+            with quick_rounding():
                 build(config_for(target, draft, **given), folder)
         return folder
