@@ -1,0 +1,1 @@
+"""Other runtimes as subprocesses that answer requests, so that they can be measured in turn."""
