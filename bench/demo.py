@@ -73,13 +73,14 @@ def measure(bundle: str, repeats: int, threads: int | None) -> dict[str, dict[Mo
         models: dict[Mode, Model] = {"off": plain, "auto": speculative}
         print(f"{plain.bundle.manifest.name} on {plain.engine}")
         for task in TASKS:
-            print(f"\n--- {task.name} ({PROMPTS.name}/{task.file})")
+            print(f"\n--- {task.name} (bench/{PROMPTS.name}/{task.file})", flush=True)
             answer(speculative, task, show)
-            print()
-        for _ in range(repeats):
-            for task in TASKS:
-                for mode, model in models.items():
-                    results[task.name][mode].append(answer(model, task, len))
+            print(flush=True)
+        rounds = [task for _ in range(repeats) for task in TASKS]
+        for done, task in enumerate(rounds):
+            print(f"measuring, {done + 1} of {len(rounds)}: {task.name}", file=sys.stderr)
+            for mode, model in models.items():
+                results[task.name][mode].append(answer(model, task, len))
     return results
 
 
