@@ -74,4 +74,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except specedge.SpecedgeError as error:
+        sys.exit(str(error))
