@@ -33,6 +33,7 @@ def transformers_model(path: Path) -> Any:
     import torch
     import transformers
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+    from transformers.modeling_utils import no_init_weights
 
     said = load_gguf_checkpoint(str(path), return_tensors=False)
     config = transformers.LlamaConfig(**said["config"])
@@ -40,7 +41,8 @@ def transformers_model(path: Path) -> Any:
     with torch.device("meta"):
         empty = transformers.LlamaForCausalLM(config)
     read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)
-    model = transformers.LlamaForCausalLM(config).eval().float()
+    with no_init_weights():
+        model = transformers.LlamaForCausalLM(config).eval().float()
     missing, unexpected = model.load_state_dict(read["tensors"], strict=False)
     assert (missing, unexpected) == (["lm_head.weight"], [])  # tied
     model.tie_weights()
