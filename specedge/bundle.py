@@ -108,7 +108,7 @@ class Bundle:
 def _read_manifest(folder: Path) -> bytes:
     if not folder.exists():
         raise BundleError(
-            f"{folder}: no such folder; expected a bundle made by `specedge export -o {folder}`"
+            f"{folder}: no such folder; expected a bundle made by `specedge export CONFIG -o {folder}`"
         )
     if not folder.is_dir():
         raise BundleError(f"{folder}: a file; expected the folder that `specedge export` made")
