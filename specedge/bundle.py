@@ -108,7 +108,8 @@ class Bundle:
 def _read_manifest(folder: Path) -> bytes:
     if not folder.exists():
         raise BundleError(
-            f"{folder}: no such folder; expected a bundle made by `specedge export CONFIG -o {folder}`"
+            f"{folder}: no such folder; expected a bundle, as "
+            f"`specedge export CONFIG -o {folder}` makes it"
         )
     if not folder.is_dir():
         raise BundleError(f"{folder}: a file; expected the folder that `specedge export` made")
