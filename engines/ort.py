@@ -70,6 +70,7 @@ def open_engine(
     if wanted < 1:
         raise EngineError(f"engine: threads = {threads}; expected 1 or more")
     session = _session(bundle_path / spec.model, provider, wanted)
+    _check_graph(spec, session)
     engine = OrtEngine(spec, session, f"{provider}, {wanted} threads", context)
     engine.warm_up(exact=exact)
     return engine
@@ -98,6 +99,29 @@ def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
             "run `specedge doctor`"
         )
     return session
+
+
+def _check_graph(spec: GraphSpec, session: ort.InferenceSession) -> None:
+    """Raise EngineError where the manifest promises other sizes than the graph has.
+
+    A binding of another shape would let the runtime write past our buffers, or not be filled.
+    """
+    inputs = {node.name: node.shape for node in session.get_inputs()}
+    outputs = {node.name: node.shape for node in session.get_outputs()}
+    kv = [name for name in inputs if name.startswith("past.")]
+    first = inputs.get(past(0, "key"), [])
+    found = {
+        "layers": len(kv) / 2,
+        "kv_heads": first[1] if len(first) == 4 else None,
+        "head_dim": first[3] if len(first) == 4 else None,
+        "vocab": (outputs.get(LOGITS) or [None])[-1],
+    }
+    for name, size in found.items():
+        if size != getattr(spec, name):
+            raise EngineError(
+                f"{spec.model}: the manifest says {name} = {getattr(spec, name)}, the graph has "
+                f"{size}; one of them was altered: export the bundle again"
+            )
 
 
 class OrtSlot:

@@ -126,13 +126,15 @@ def _read_manifest(folder: Path) -> bytes:
 def _parse(where: Path, raw: bytes) -> Manifest:
     try:
         said = json.loads(raw)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as exc:
+    except (ValueError, RecursionError) as exc:
         raise BundleError(
             f"{where}: not valid JSON, perhaps cut short ({len(raw)} bytes: {exc}); "
             "export or copy the bundle again"
         ) from None
     if not isinstance(said, dict) or not isinstance(said.get("schema_version"), int):
         raise BundleError(f"{where}: no schema_version; expected a manifest of `specedge export`")
+    if said["schema_version"] < 1:
+        raise BundleError(f"{where}: schema_version: expected 1..{SCHEMA}; export the bundle again")
     if said["schema_version"] > SCHEMA:
         raise BundleError(
             f"{where}: written by a newer specedge (schema {said['schema_version']}, "

@@ -23,11 +23,11 @@ at export, so a padded id can neither be proposed nor accepted (docs/decisions/0
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
@@ -44,6 +44,12 @@ LOGITS = "logits"
 GREEDY_IDS = "greedy_ids"
 
 WIDEST_STEP = 8  # an engine may pad the width of a call to a multiple of at most this
+
+# Ranges of a manifest's numbers: what passes can be multiplied and allocated without a surprise.
+Size = Annotated[int, Field(ge=1, lt=1 << 31)]
+Layers = Annotated[int, Field(ge=1, le=4096)]
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 Precision = Literal["fp32", "int8", "int4"]
 Lowering = Literal["ort"]
@@ -78,18 +84,18 @@ class GraphSpec(_Model):
     model_type: str  # family, as the checkpoint names it
     lowering: Lowering
     precision: Precision
-    block_size: int | None = None  # of int4 / int8 weights
-    vocab: int  # V
-    layers: int  # L
-    hidden: int
-    heads: int
-    kv_heads: int  # H_kv
-    head_dim: int  # D
+    block_size: Size | None = None  # of int4 / int8 weights
+    vocab: Size  # V
+    layers: Layers  # L
+    hidden: Size
+    heads: Size
+    kv_heads: Size  # H_kv
+    head_dim: Size  # D
     kv_dtype: Literal["float32"] = "float32"
-    context: int  # T, rows of the KV buffer; also bounds the rotary tables
-    max_verify: int  # widest verification the memory plan allows for: K + 1 <= max_verify
-    weight_bytes: int  # of `weights`
-    parameters: int
+    context: Size  # T, rows of the KV buffer; also bounds the rotary tables
+    max_verify: Size  # widest verification the memory plan allows for: K + 1 <= max_verify
+    weight_bytes: Bytes  # of `weights`
+    parameters: Bytes
 
     def kv_bytes(self, context: int | None = None) -> int:
         """Bytes of one sequence's keys and values at `context` rows (default: the whole T)."""
@@ -100,11 +106,11 @@ class GraphSpec(_Model):
 class TokenizerSpec(_Model):
     """What pairing compared and what decoding needs to know about the tokenizer."""
 
-    vocab: int  # ids 0..vocab-1; equals GraphSpec.vocab
+    vocab: Size  # ids 0..vocab-1; equals GraphSpec.vocab
     vocabulary_hash: str  # sha256 over "id<TAB>token bytes<NEWLINE>" in id order
-    bos_id: int | None
-    eos_ids: list[int]  # all ids that end a generation
-    pad_id: int | None
+    bos_id: Id | None
+    eos_ids: list[Id]  # all ids that end a generation
+    pad_id: Id | None
     adds_bos: bool  # encoding a plain prompt starts with bos_id
     has_chat_template: bool
 
@@ -163,23 +169,23 @@ class SpeculationDefaults(_Model):
 
     mode: Literal["auto", "on", "off"] = "auto"
     proposers: list[str] = ["ngram", "draft"]
-    draft_length: int = 4
-    ngram_min: int = 2
-    ngram_max: int = 6
+    draft_length: Annotated[int, Field(ge=0)] = 4
+    ngram_min: Size = 2
+    ngram_max: Size = 6
 
 
 class GenerationDefaults(_Model):
     """The config's [generation]."""
 
     temperature: float = 0.0
-    max_tokens: int = 512
+    max_tokens: Size = 512
 
 
 class FileRecord(_Model):
     """One file of the bundle."""
 
     sha256: str
-    bytes: int
+    bytes: Bytes
 
 
 class Manifest(_Model):

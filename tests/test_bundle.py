@@ -97,6 +97,24 @@ def newer_schema(folder):
     (folder / "specedge.json").write_text('{"schema_version": 3, "unheard": "of"}')
 
 
+def older_schema(folder):
+    tiny.edit_manifest(folder, schema_version=0)
+
+
+def endless_number(folder):
+    (folder / "specedge.json").write_text('{"schema_version": ' + "9" * 5000 + "}")
+
+
+def negative_size(folder):
+    target = json.loads((folder / "specedge.json").read_text())["target"]
+    tiny.edit_manifest(folder, target=target | {"kv_heads": -1})
+
+
+def huge_layers(folder):
+    target = json.loads((folder / "specedge.json").read_text())["target"]
+    tiny.edit_manifest(folder, target=target | {"layers": 10**9})
+
+
 def other_contract(folder):
     tiny.edit_manifest(folder, contract=7)
 
@@ -147,6 +165,10 @@ def unlisted_weights(folder):
         (a_list, "no schema_version"),
         (no_schema, "no schema_version"),
         (newer_schema, rf"newer specedge \(schema 3, this one reads up to {SCHEMA}\): upgrade"),
+        (older_schema, "schema_version: expected 1"),
+        (endless_number, "not valid JSON"),
+        (negative_size, r"target\.kv_heads: .*greater than or equal to 1"),
+        (huge_layers, r"target\.layers: .*less than or equal to 4096"),
         (other_contract, "graphs of contract 7"),
         (wrong_type, "name: "),
         (unknown_key, "surprise: "),

@@ -313,6 +313,14 @@ def test_a_context_that_was_not_exported_is_refused(bundle: Path, context: int) 
         open_engine(bundle, read_spec(bundle), context=context)
 
 
+@pytest.mark.parametrize("size", ["layers", "kv_heads", "head_dim", "vocab"])
+def test_a_manifest_of_other_sizes_than_the_graphs_is_refused(bundle: Path, size: str) -> None:
+    spec = read_spec(bundle)
+    other = spec.model_copy(update={size: getattr(spec, size) + 1})
+    with pytest.raises(EngineError, match=rf"^target/model\.onnx: the manifest says {size} = "):
+        open_engine(bundle, other)
+
+
 def with_a_nan(bundle: Path, folder: Path) -> tuple[Path, int]:
     """A copy whose embedding of one id is NaN, and that id; warming up does not meet it."""
     import onnx
