@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -59,8 +60,11 @@ class Generation:
         self._tokens: list[int] = []
         self._logprobs: list[TokenLogprobs] | None = [] if logprobs else None
         self._out = 0  # tokens that have left in events
-        self._running = False
+        # The reader is a thread's id, not a flag: Ctrl-C can keep a flag from being cleared, and
+        # then the thread that was interrupted is still itself.
+        self._reader: int | None = None
         self._ended = False
+        self._finished = False
 
     def __iter__(self) -> Self:
         return self
@@ -75,10 +79,10 @@ class Generation:
         """
         if self._ended:
             raise StopIteration
-        if self._running:
+        if self._read_elsewhere():
             raise BusyError("stream: another thread is reading it; give each thread its own model")
-        self._running = True
         try:
+            self._reader = threading.get_ident()
             if self._echo:
                 event, self._echo = Event(self._echo), ""
                 self._said.append(event.text)
@@ -88,7 +92,7 @@ class Generation:
             self._end("cancelled", error)
             raise
         finally:
-            self._running = False
+            self._reader = None
 
     def _advance(self) -> Event:
         while True:
@@ -121,7 +125,18 @@ class Generation:
             event.result = self._end(reason, None)
         return event
 
+    @property
+    def finished(self) -> bool:
+        """Whether the request has ended and let go of the model."""
+        return self._finished
+
+    def _read_elsewhere(self) -> bool:
+        return self._reader not in (None, threading.get_ident())
+
     def _end(self, reason: FinishReason, error: BaseException | None) -> Result | None:
+        """Once for each request; again, to its end, after Ctrl-C came in between."""
+        if self._finished:
+            return self.result
         self._ended = True
         self._rounds = iter(())  # lets go of the slot
         try:
@@ -136,6 +151,7 @@ class Generation:
                 logprobs=None if self._logprobs is None else self._logprobs[: self._out],
             )
         finally:  # a second Ctrl-C must not leave the model busy for ever
+            self._finished = True
             self._on_end(self.result, error)
         return self.result
 
@@ -145,9 +161,9 @@ class Generation:
         Raises:
             BusyError: another thread is inside `next`.
         """
-        if self._ended:
+        if self._finished:
             return
-        if self._running:
+        if self._read_elsewhere():
             raise BusyError("stream: another thread is reading it; stop that thread first")
         self._end("cancelled", None)
 
@@ -163,5 +179,6 @@ class Generation:
         self.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_ended", True):
+        if not getattr(self, "_finished", True):
+            self._reader = None  # whoever was inside `next` would still hold this object
             self.close()

@@ -19,6 +19,7 @@ from specedge.tokenizer import Tokenizer
 
 PROPOSERS = ("ngram", "draft")
 MODES = ("auto", "on", "off")
+MAX_THREADS = 1024  # the runtime makes them all at once, and dies where the system has no more
 
 
 def load(
@@ -69,8 +70,8 @@ def load(
             f'{", ".join(_usable(names, manifest)) or "none"}; use "auto", or a draft_length of '
             '1 or more with "ngram" among the proposers'
         )
-    if threads is not None and (isinstance(threads, bool) or threads < 1):
-        raise OptionError(f"threads: expected 1 or more, found {threads!r}")
+    if threads is not None and (not _is_integer(threads) or not 1 <= threads <= MAX_THREADS):
+        raise OptionError(f"threads: expected 1..{MAX_THREADS}, found {threads!r}")
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
@@ -148,7 +149,7 @@ def _context(asked: int | None, manifest: Manifest) -> int:
     longest = manifest.target.context
     if asked is None:
         return longest
-    if isinstance(asked, bool) or not 1 <= asked <= longest:
+    if not _is_integer(asked) or not 1 <= asked <= longest:
         raise OptionError(
             f"context: expected 1..{longest}, found {asked!r}; export with a larger "
             "export.context for more"
@@ -160,7 +161,7 @@ def _draft_length(asked: int | None, manifest: Manifest, context: int) -> int:
     widest = manifest.target.max_verify
     if asked is None:
         return max(0, min(manifest.speculation.draft_length, widest - 1, context - 1))
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 0:
+    if not _is_integer(asked) or asked < 0:
         raise OptionError(f"draft_length: expected 0 or more, found {asked!r}")
     if asked + 1 > context and asked > 0:
         raise OptionError(
@@ -173,6 +174,10 @@ def _draft_length(asked: int | None, manifest: Manifest, context: int) -> int:
             f"bundle allows {widest} (export.max_verify); use at most {widest - 1}"
         )
     return asked
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _proposers(names: Sequence[str]) -> list[str]:

@@ -72,7 +72,7 @@ class Model:
         self._context = self._slot.context
         self._template = _template(bundle, tokenizer)
         self._seq: Sequence | None = None
-        self._busy = threading.Lock()
+        self._starting = threading.RLock()  # one that Ctrl-C left locked still opens here
         self._running: weakref.ref[Generation] | None = None
 
     @property
@@ -127,7 +127,7 @@ class Model:
         if isinstance(prompt, str):
             if not prompt:
                 raise PromptError("prompt: it is empty; expected some text")
-            return self.tokenizer.encode(prompt), prompt
+            return self._known(self.tokenizer.encode(prompt), "prompt"), prompt
         if not isinstance(prompt, list | tuple | np.ndarray):
             raise PromptError(
                 "prompt: expected text, a list of messages or token ids, "
@@ -141,7 +141,8 @@ class Model:
         text = self.require_template("messages").render(prompt)
         if not text:
             raise PromptError("messages: the chat template made an empty prompt of them")
-        return self.tokenizer.encode(text, add_special=False, where="messages"), text
+        ids = self.tokenizer.encode(text, add_special=False, where="messages")
+        return self._known(ids, "messages"), text
 
     def require_template(self, what: str) -> ChatTemplate:
         """The chat template, or PromptError that says `what` needs one."""
@@ -160,24 +161,14 @@ class Model:
         chosen = GenerationOptions.parse(options, self.bundle.manifest.generation)
         stops, stop_ids = self._stops(chosen.stop)
         ids, text = self.encode(prompt)
-        if not self._busy.acquire(blocking=False):
-            raise BusyError(
-                "model: it is already generating; read that stream to its end or close it, "
-                "or load the bundle a second time"
-            )
-        try:
-            if self._slot is None:
-                raise EngineError("model: it is closed; load the bundle again")
+        with self._starting:
+            slot = self._open_slot()
             seq = self._sequence(ids, chosen)
-            rounds = decode(
-                seq, self._target, self._slot, self._speculator, metrics, chosen.logprobs
-            )
+            rounds = decode(seq, self._target, slot, self._speculator, metrics, chosen.logprobs)
             decoder = self.tokenizer.stream(ids.tolist())
 
             def end(result: Result | None, error: BaseException | None) -> None:
                 self.last_result = result
-                self._running = None
-                self._busy.release()
                 if on_end is not None:
                     on_end(result, error)
 
@@ -191,11 +182,22 @@ class Model:
                 state=lambda: self.speculation,
                 on_end=end,
             )
-        except BaseException:
-            self._busy.release()
-            raise
-        self._running = weakref.ref(generation)
+            # A request that has ended, or that nobody holds any more, is one no longer: nothing
+            # has to be released, which Ctrl-C could prevent.
+            self._running = weakref.ref(generation)
         return generation
+
+    def _open_slot(self) -> Slot:
+        """The slot, if the model is open and nobody is using it."""
+        running = None if self._running is None else self._running()
+        if running is not None and not running.finished:
+            raise BusyError(
+                "model: it is already generating; read that stream to its end or close it, "
+                "or load the bundle a second time"
+            )
+        if self._slot is None:
+            raise EngineError("model: it is closed; load the bundle again")
+        return self._slot
 
     @staticmethod
     def finish(generation: Generation) -> Result:
@@ -235,6 +237,17 @@ class Model:
                 f"the vocabulary has ids 0..{vocab - 1}"
             )
         return ids.astype(np.int64)
+
+    def _known(self, ids: Ids, where: str) -> Ids:
+        """A tokenizer may have tokens that its model does not: PromptError names the first."""
+        vocab = self.bundle.manifest.target.vocab
+        if len(ids) and ids.max() >= vocab:
+            first = int(ids[ids >= vocab][0])
+            raise PromptError(
+                f"{where}: the model has no token {self.tokenizer.token(first)!r} (id {first}; it "
+                f"knows 0..{vocab - 1}); leave it out"
+            )
+        return ids
 
     def _stops(self, stops: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
         """Stop strings to look for in the text, and the ids of those that are a special token."""

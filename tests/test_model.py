@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import sys
 import threading
 
 import numpy as np
@@ -202,6 +204,59 @@ def test_a_bad_prompt_is_refused_and_the_next_request_works(tiny_bundle, prompt,
     with pytest.raises(PromptError, match=message):
         model.stream(prompt)
     assert model.generate(ASKED).text == "hello"
+
+
+def test_a_token_that_the_model_does_not_have_is_named_before_anything_runs(tmp_path):
+    bundle = tiny.write_bundle(tmp_path / "short")
+    said = json.loads((bundle / "specedge.json").read_text())
+    said["target"]["vocab"] = tiny.byte_tokenizer().token_to_id("<tool>")  # the last one
+    (bundle / "specedge.json").write_text(json.dumps(said))
+    with specedge.load(bundle, engine="fake") as model:
+        for prompt in ("a <tool> b", [{"role": "user", "content": "<tool>"}]):
+            with pytest.raises(PromptError, match="the model has no token '<tool>'"):
+                model.generate(prompt, max_tokens=1)
+        assert model.generate("a b", max_tokens=1).tokens
+
+
+def ctrl_c_at_line(number, run):
+    """Call `run`, interrupted at the number-th line inside specedge; whether it got that far."""
+    lines, package = iter(range(1, number + 1)), os.path.dirname(specedge.__file__)
+
+    def trace(frame, event, _):
+        if not frame.f_code.co_filename.startswith(package):
+            return None
+        if event == "line" and next(lines, None) == number:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+# Python can only print what is raised where an object is freed, wherever the signal comes from.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_at_any_line_leaves_a_model_that_works_and_is_exact(tiny_bundle):
+    with specedge.load(tiny_bundle, engine="fake", draft_length=3) as model:
+        prompts = ("hello hello", "hello world")
+        wanted = [model.generate(text, max_tokens=3).tokens for text in prompts]
+
+        def one_request():
+            with model.stream(prompts[0], max_tokens=3) as stream:
+                list(stream)
+
+        number = 1
+        while ctrl_c_at_line(number, one_request):
+            assert [model.generate(text, max_tokens=3).tokens for text in prompts] == wanted, number
+            number += 1
+    assert number > 100, "the request ended before anything could be interrupted"
 
 
 def test_a_prompt_that_fills_the_context_gives_one_token(tiny_bundle):
@@ -501,7 +556,10 @@ def test_plain_decoding_has_its_reason(tiny_bundle, given, reason):
         ({"draft_length": 9, "context": 9}, "9 drafted tokens do not fit the context of 9"),
         ({"context": 257}, r"context: expected 1\.\.256, found 257"),
         ({"context": 0}, r"context: expected 1\.\.256, found 0"),
-        ({"threads": 0}, "threads: expected 1 or more, found 0"),
+        ({"context": "64"}, r"context: expected 1\.\.256, found '64'"),
+        ({"threads": 10**6}, r"threads: expected 1\.\.1024, found 1000000"),
+        ({"threads": 2.0}, r"threads: expected 1\.\.1024, found 2\.0"),
+        ({"threads": 0}, r"threads: expected 1\.\.1024, found 0"),
         ({"speculation": "maybe"}, "speculation: expected auto, on or off, found 'maybe'"),
         ({"proposers": ["ngrams"]}, "no proposer 'ngrams'; did you mean ngram?"),
         ({"proposers": ["ngram", "ngram"]}, "names one twice"),
