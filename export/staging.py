@@ -32,8 +32,11 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
     Raises:
         ExportError: `output` is taken, or the folder it should be in cannot be written.
     """
-    _check_destination(output, force)
-    absent = [path for path in output.absolute().parents if not path.exists()]
+    try:
+        _check_destination(output, force)
+        absent = [path for path in output.absolute().parents if not path.exists()]
+    except (OSError, ValueError) as error:  # a name that is too long, or no name at all
+        raise failure(output, error) from error
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
@@ -87,9 +90,9 @@ def _put_in_place(folder: Path, output: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def failure(path: Path, error: OSError) -> ExportError:
+def failure(path: Path, error: OSError | ValueError) -> ExportError:
     """An error of the file system as one line."""
-    reason = error.strerror or str(error)
+    reason = getattr(error, "strerror", None) or str(error)
     return ExportError(f"{path}: cannot be written: {reason}; choose another folder, or free space")
 
 

@@ -186,12 +186,12 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """
     file = find(path)
     try:
-        data = tomllib.loads(file.read_bytes().decode("utf-8"))
+        data = _toml(file.read_bytes().decode("utf-8").removeprefix("\ufeff"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
     overridden = {_override(data, item) for item in overrides}
     try:
@@ -201,22 +201,32 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError("\n".join(lines)) from None
 
 
+def _toml(text: str) -> dict[str, Any]:
+    """Raises ValueError for whatever is wrong, whether the parser has a word for it or not."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("lists or tables are nested too deeply") from None
+
+
 def _override(data: dict[str, Any], item: str) -> str:
     """Apply one `--set`; returns the dotted key."""
     key, equals, text = item.partition("=")
     keys = [part.strip() for part in key.split(".")]
     if not equals or not all(keys):
-        raise ConfigError(f"--set {item}: expected section.key=value, as in export.context=4096")
+        raise ConfigError(
+            f"--set {item:.80}: expected section.key=value, as in export.context=4096"
+        )
     try:
-        value = tomllib.loads(f"value = {text}")
+        value = _toml(f"value = {text}")
         typed = value["value"] if len(value) == 1 else text
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         typed = text.strip()
     table = data
     for part in keys[:-1]:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {item}: {part!r} is a value, not a section")
+            raise ConfigError(f"--set {item:.80}: {part!r} is a value, not a section")
     table[keys[-1]] = typed
     return ".".join(keys)
 
@@ -229,7 +239,7 @@ def _explain(path: str, detail: ErrorDetails, overridden: set[str]) -> str:
     key = ".".join(keys[1:]) if section else ".".join(keys)
     where = f"--set {'.'.join(keys)}" if ".".join(keys) in overridden else path
     context = detail.get("ctx", {})
-    found = repr(detail["input"])
+    found = _shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
             fields = _SECTIONS[keys[0]] if section else Config
@@ -249,6 +259,15 @@ def _explain(path: str, detail: ErrorDetails, overridden: set[str]) -> str:
         case _:
             expected = detail["msg"][:1].lower() + detail["msg"][1:]
             return f"{where}: {section}{key} = {found}: {expected}"
+
+
+def _shown(value: object) -> str:
+    """A value for an error line: whole, unless nobody would read it."""
+    try:
+        text = repr(value)
+    except ValueError:  # more digits than Python writes out
+        return "a number of thousands of digits"
+    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
 def _unknown(key: str, section: type[BaseModel]) -> str:

@@ -64,6 +64,13 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
         ("[exprt]\ncontext = 64\n", r"unknown key 'exprt'; did you mean 'export'\?"),
         ("[export]\nqqqqqq = 1\n", r"unknown key 'qqqqqq'; \(known: "),
         ("[draft]\nprecision = 'int4'\n", r"app\.toml: \[draft\] needs 'source'"),
+        pytest.param(
+            "[export]\ncontext = " + "9" * 5000, r"app\.toml: not valid TOML: Exceeds", id="digits"
+        ),
+        pytest.param("a = " + "[" * 5000, r"app\.toml: not valid TOML: .*too deeply", id="deep"),
+        pytest.param(
+            "[export]\ncontext = '" + "k" * 5000 + "'", r"\(5002 characters\): ", id="long"
+        ),
         ("[export]\ncontext = 15\n", r"\[export\] context = 15: .*greater than or equal to 16"),
         ("[export]\ncontext = '4k'\n", r"\[export\] context = '4k': .*valid integer"),
         ("[export]\nmax_verify = 0\n", r"\[export\] max_verify = 0: .*equal to 1"),

@@ -75,6 +75,7 @@ def test_a_config_without_a_usable_model_type_is_refused(model_type: Any) -> Non
     ("family", "overrides", "named"),
     [
         ("llama", {"hidden_act": "relu"}, "hidden_act = 'relu'"),
+        ("llama", {"hidden_act": ["silu"]}, r"hidden_act = \['silu'\]"),
         ("qwen2", {"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ("gemma3_text", {"hidden_activation": "gelu"}, "hidden_activation = 'gelu'"),
         ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'"),
@@ -145,6 +146,10 @@ def test_a_missing_key_is_named(family: str, key: str) -> None:
         ("llama", {"num_hidden_layers": 0}, "'num_hidden_layers' .* found 0"),
         ("llama", {"num_hidden_layers": 2.5}, "'num_hidden_layers' .* found 2.5"),
         ("llama", {"num_hidden_layers": math.inf}, "'num_hidden_layers' .* found inf"),
+        ("llama", {"num_hidden_layers": 10**400}, "'num_hidden_layers' must be a positive integer"),
+        ("llama", {"num_hidden_layers": 10**6}, "'num_hidden_layers' must be at most 4096"),
+        ("llama", {"hidden_size": 1 << 31}, r"'hidden_size' must be .* below 2\*\*31"),
+        ("llama", {"rms_norm_eps": math.inf}, "'rms_norm_eps' must be a positive number"),
         ("llama", {"num_hidden_layers": True}, "'num_hidden_layers' .* found True"),
         ("llama", {"rms_norm_eps": -1e-5}, "'rms_norm_eps' must be a positive number"),
         ("llama", {"rms_norm_eps": math.nan}, "'rms_norm_eps' must be a positive number"),

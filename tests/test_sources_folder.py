@@ -150,6 +150,11 @@ def test_a_weights_file_cut_anywhere_is_one_error(folder: Path) -> None:
     ("header", "message"),
     [
         (b"not json", "header is not JSON"),
+        (b"[" * 100_000, "header is not JSON"),
+        (
+            b'{"t": {"dtype": "F32", "shape": [1e999], "data_offsets": [0, 4]}}',
+            "'t' has a malformed header entry",
+        ),
         (b"[]", "not a JSON object"),
         (b'{"t": {"dtype": "F32"}}', "'t' has a malformed header entry"),
         (b'{"t": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}', r"F32 \[3\] needs 12"),
@@ -218,6 +223,7 @@ def test_another_sha256_than_the_configs_is_refused(folder: Path) -> None:
     [
         ("config.json", None, r"no config\.json"),
         ("config.json", "{oops", r"config\.json: not JSON"),
+        pytest.param("config.json", "[" * 100_000, r"config\.json: not JSON", id="deep"),
         ("config.json", "[1]", "expected a JSON object, found list"),
         ("generation_config.json", "{", r"generation_config\.json: not JSON"),
         ("tokenizer.json", None, r"no tokenizer\.json"),

@@ -128,7 +128,7 @@ def decoder(
     """
     name = settings.config.get(activation_key)
     name = activation if name is None else name
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         settings.refuse(activation_key, f"activations: {', '.join(_ACTIVATIONS)}")
     rope = make_rope(request)
     local = rope if local_rope is None else make_rope(local_rope)

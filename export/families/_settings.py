@@ -20,6 +20,11 @@ _UNSUPPORTED = {
 }
 
 
+_LARGEST = 1 << 31  # of a size; 100 times what any checkpoint has, and still an int32
+_GREATEST = 1e30  # of any other number; a rotary base squared must stay a float32
+_MOST_LAYERS = 4096  # a description has one object a layer, made before weights are looked at
+
+
 class Settings:
     """A config with typed access; a missing or odd value raises SourceError by its key."""
 
@@ -38,7 +43,7 @@ class Settings:
         )
 
     def malformed(self, key: str, expected: str) -> SourceError:
-        found = repr(self.config[key]) if key in self.config else "nothing"
+        found = f"{self.config[key]!r:.80}" if key in self.config else "nothing"
         return SourceError(
             f"model config ({self.family}): {key!r} must be {expected}, found {found}"
         )
@@ -58,8 +63,8 @@ class Settings:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.malformed(key, "a positive integer")
-        if value < 1 or not float(value).is_integer():
-            raise self.malformed(key, "a positive integer")
+        if not 1 <= value < _LARGEST or value != int(value):
+            raise self.malformed(key, "a positive integer below 2**31")
         return int(value)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -75,7 +80,9 @@ class Settings:
         value = self.config.get(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.malformed(key, "a positive number")
+        if not 0 < value < _GREATEST:
             raise self.malformed(key, "a positive number")
         return float(value)
 
@@ -131,13 +138,16 @@ class Sizes:
                 f"model config ({settings.family}): num_attention_heads = {heads} is not a "
                 f"multiple of num_key_value_heads = {kv_heads}"
             )
+        layers = settings.integer("num_hidden_layers")
+        if layers > _MOST_LAYERS:
+            raise settings.malformed("num_hidden_layers", f"at most {_MOST_LAYERS}")
         head_dim = settings.optional_integer("head_dim")
         if head_dim is None:
             if head_dim_given or hidden % heads:
                 raise settings.malformed("head_dim", "a positive integer")
             head_dim = hidden // heads
         return cls(
-            layers=settings.integer("num_hidden_layers"),
+            layers=layers,
             hidden=hidden,
             heads=heads,
             kv_heads=kv_heads,

@@ -87,7 +87,7 @@ def _read_json(path: Path, *, required: bool = False) -> Json:
         ) from None
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise SourceError(f"{path}: expected a JSON object, found {type(value).__name__}")

@@ -122,7 +122,7 @@ def _entries(file: DataFile) -> dict[str, _Entry]:
         raise SourceError(f"{damaged}: header of {length} bytes, the file has {file.size}")
     try:
         header = json.loads(file.read(8, length).tobytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         raise SourceError(f"{damaged}: its header is not JSON") from None
     if not isinstance(header, dict):
         raise SourceError(f"{damaged}: its header is not a JSON object")
@@ -135,7 +135,7 @@ def _entry(file: DataFile, name: str, fields: Any, data: int) -> _Entry:
         dtype = str(fields["dtype"])
         shape = tuple(int(size) for size in fields["shape"])
         begin, end = (int(at) for at in fields["data_offsets"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise SourceError(f"{file.path}: tensor {name!r} has a malformed header entry") from None
     if not 0 <= begin <= end or data + end > file.size:
         raise SourceError(
