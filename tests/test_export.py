@@ -275,6 +275,10 @@ def test_something_that_is_no_bundle_is_never_replaced(checkpoint: Path, room: P
     assert (room / "mine" / "thesis.txt").read_text() == "years of work"
 
 
+def test_a_name_that_no_folder_can_have_is_one_error(checkpoint: Path, room: Path) -> None:
+    refused(ExportError, "cannot be written", room, partial(export, checkpoint, room / ("n" * 300)))
+
+
 def test_an_empty_folder_is_a_fine_destination(checkpoint: Path, room: Path) -> None:
     (room / "out").mkdir()
     Bundle.open(export(checkpoint, room / "out"))
@@ -410,8 +414,12 @@ def test_ctrl_c_while_the_new_bundle_takes_its_place_keeps_the_old(
     assert contents(room) == before
 
 
-def test_a_signal_ends_the_command_with_130_and_leaves_nothing(
-    tiny_exports: TinyExports, room: Path
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [(signal.SIGINT, 130, "interrupted\n"), (signal.SIGTERM, 143, "")],
+)
+def test_a_signal_ends_the_command_with_its_code_and_leaves_nothing(
+    tiny_exports: TinyExports, room: Path, number: signal.Signals, code: int, last: str
 ) -> None:
     slow = tiny_exports.checkpoint("gemma3", num_hidden_layers=24)
     config = room / "slow.toml"
@@ -425,9 +433,9 @@ def test_a_signal_ends_the_command_with_130_and_leaves_nothing(
             said.append(line)
             if "target:" in line:
                 assert list((room / "x").iterdir()) != []
-                process.send_signal(signal.SIGINT)
-    assert process.returncode == 130, said
-    assert said[-1] == "interrupted\n"
+                process.send_signal(number)
+    assert process.returncode == code, said
+    assert not last or said[-1] == last
     assert [path.name for path in room.iterdir()] == ["slow.toml"]
 
 

@@ -2,14 +2,17 @@
 
 One file a command, loaded when it is named; heavy imports stand inside commands. Results go to
 stdout, progress and notes to stderr. Exit codes: 0; 1 for an error with its one line; 2 for
-usage; 130 after Ctrl-C, with partial output kept; 141 when the reader of stdout went away.
+usage; 130 after Ctrl-C, with partial output kept; 141 when the reader of stdout went away; 143
+after SIGTERM, with nothing half-made left behind.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -46,7 +49,15 @@ def group() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     sys.exit(invoke(args))
+
+
+def _terminated(number: int, frame: object) -> NoReturn:
+    """Unwinds as Ctrl-C does, so that half-made folders go; the shell's code for this signal."""
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+    raise SystemExit(128 + number)
 
 
 def invoke(args: Sequence[str] | None = None) -> int:
