@@ -77,10 +77,24 @@ class ChatTemplate:
                 f"chat template, line {exc.lineno}: {exc.message}; fix the checkpoint's template "
                 "and export again, or use plain prompts"
             ) from exc
+        except (SyntaxError, RecursionError, MemoryError) as exc:
+            # jinja2 accepts what Python's compiler then finds nested too deeply
+            raise PromptError(
+                f"chat template: {' '.join(str(exc).split()) or type(exc).__name__}; fix the "
+                "checkpoint's template and export again, or use plain prompts"
+            ) from exc
 
 
 # A template is a program over what the caller wrote: these are what its expressions can raise.
-_FAILURES = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_FAILURES = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def check_messages(messages: object) -> None:

@@ -87,3 +87,20 @@ def test_a_template_that_fails_is_one_prompt_error(source, message):
 def test_malformed_messages_are_refused_by_place(messages, message):
     with pytest.raises(PromptError, match=message):
         render(tiny.TEMPLATE, messages)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in [1] %}" * 30 + "{% endfor %}" * 30,
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+        "{{ 'a' * 10**15 }}",
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{% include 'a' %}",
+    ],
+    ids=["nested blocks", "nested parentheses", "memory", "escape", "include"],
+)
+def test_a_template_that_cannot_run_is_one_line(source):
+    with pytest.raises(PromptError, match=r"^chat template") as caught:
+        ChatTemplate(source).render([{"role": "user", "content": "hi"}])
+    assert "\n" not in str(caught.value)
