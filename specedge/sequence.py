@@ -187,7 +187,8 @@ class Sequence:
                 f"draft: at most {max(0, self.context - n)} rows are free, found {len(draft)} "
                 "tokens"
             )
-        self._buffer[n:stop] = draft
+        if stop > n:
+            self._buffer[n:stop] = draft
         return self._buffer[self._n_cached : stop]
 
     def commit(self, draft: Ids, verdict: Verdict) -> Ids:
@@ -212,7 +213,10 @@ class Sequence:
             del kept[end + 1 :]
             reason = "stop"
         stop = n + len(kept)
-        self._buffer[n:stop] = kept
+        if len(kept) == 1:  # a plain step: a scalar is written without a conversion
+            self._buffer[n] = kept[0]
+        else:
+            self._buffer[n:stop] = kept
         self._n_tokens = stop
         self._n_cached = stop - 1
         self._finish_reason = reason

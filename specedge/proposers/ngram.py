@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from specedge.contract import Ids
 from specedge.errors import OptionError
 from specedge.proposers.base import NO_DRAFT, Draft
@@ -51,7 +49,7 @@ class NgramProposer:
         if longest < self.ngram_min:
             return None
         suffix = tokens[n - longest :].tolist()
-        ends = np.flatnonzero(tokens[: n - 1] == suffix[-1])
+        (ends,) = (tokens[: n - 1] == suffix[-1]).nonzero()
         if len(ends) == 0:
             return None
         latest = int(ends[-1])
