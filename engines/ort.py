@@ -27,6 +27,7 @@ from specedge.contract import (
     LOGIT_ROWS,
     LOGITS,
     TOTAL_LENGTH,
+    WIDEST_STEP,
     GraphSpec,
     Ids,
     Logits,
@@ -172,6 +173,7 @@ class OrtEngine:
     ) -> None:
         """`placement` says provider and threads, for reports."""
         self._step = 1  # calls are padded to a multiple of it
+        self._head_step = 1  # and the rows that are scored to a multiple of this
         self._widths: Widths | None = None
         self._spec = spec
         self._context = spec.context if context is None else context
@@ -225,9 +227,7 @@ class OrtEngine:
     def warm_up(self, *, exact: bool) -> None:
         """Find out which widths agree, and run the widest call once, so that the first request
         pays no first-touch costs."""
-        self._measure_widths()
-        if exact and self._widths is not None:
-            self._step = self._widths.step or 1
+        self._measure_widths(exact=exact)
         slot = self.new_slot()
         scored = self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
         # a NaN in a row of the head reaches one id's logit only; later calls look at the best
@@ -239,7 +239,7 @@ class OrtEngine:
             )
         self.release(slot)
 
-    def _measure_widths(self) -> None:
+    def _measure_widths(self, *, exact: bool) -> None:
         """In a slot of its own, so that what is found does not depend on the context asked for."""
         rows = min(self._spec.context, _PROBE_ROWS)
         past_rows = rows // 4
@@ -247,7 +247,7 @@ class OrtEngine:
         if widest < 2:
             return
         tokens = self._some_tokens(rows)
-        slot = OrtSlot(self, self._spec, rows, 0)
+        slot = OrtSlot(self, self._spec, rows, WIDEST_STEP - 1)
         self.forward(slot, tokens[:past_rows], 0, 1)
         text = tokens[past_rows:]
 
@@ -257,6 +257,17 @@ class OrtEngine:
 
         places = widths.places_for(self._spec.parameters)
         self._widths = widths.measure(score, widest, places=places)
+        if not exact or self._widths.step in (None, 1):
+            return
+        self._step = self._head_step = self._widths.step
+        wide = min(WIDEST_STEP, widest) // self._step * self._step
+
+        def score_head(rows: int) -> Logits:
+            return self.forward(slot, text[:wide], past_rows, rows).logits.copy()
+
+        # measured without padding the head; a context too short for it keeps the common step
+        self._head_step = 1
+        self._head_step = widths.measure_head(score_head, wide, self._step)
 
     def _some_tokens(self, count: int) -> Ids:
         return (np.arange(count, dtype=np.int64) * 7919) % self._spec.vocab
@@ -314,7 +325,7 @@ class OrtEngine:
     ) -> _Binding:
         if not 1 <= rows <= width:
             raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
-        self._grow_logits(self._padded(rows))
+        self._grow_logits(self._padded(rows, self._head_step))
         binding = self._new_binding(session, slot, width, rows)
         slot.bindings[width, rows] = binding
         odd = [key for key in slot.bindings if key[0] > self._spec.max_verify]
@@ -322,22 +333,25 @@ class OrtEngine:
             del slot.bindings[key]
         return binding
 
-    def _padded(self, width: int) -> int:
-        return -(-width // self._step) * self._step
+    @staticmethod
+    def _padded(width: int, step: int) -> int:
+        return -(-width // step) * step
 
     def _grow_logits(self, rows: int) -> None:
         """One logits buffer serves every width; earlier bindings keep the one they point at."""
         if rows > len(self._logits):
-            size = max(rows, self._padded(min(self._spec.max_verify, self._context)))
+            size = max(
+                rows, self._padded(min(self._spec.max_verify, self._context), self._head_step)
+            )
             self._logits = np.empty((size, self._spec.vocab), np.float32)
 
     def _new_binding(
         self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int
     ) -> _Binding:
-        padded = self._padded(width)
+        padded = self._padded(width, self._step)
         ids = np.zeros((1, padded), np.int64)
         # the head is padded as well: its width is the number of scored rows
-        scored = self._padded(rows)
+        scored = self._padded(rows, self._head_step)
         logit_rows = np.minimum(np.arange(scored, dtype=np.int64) + width - rows, width - 1)
         logits = self._logits[:scored]
         greedy = np.zeros(scored, np.int64)

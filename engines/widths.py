@@ -71,3 +71,21 @@ def measure(
     tried = (step for step in _STEPS if step <= narrow[-1])
     step = next((step for step in tried if all(same[w] for w in same if w % step == 0)), None)
     return Widths(step, noise)
+
+
+def measure_head(score: Callable[[int], Logits], widest: int, step: int) -> int:
+    """Step of the number of scored rows, where calls are padded to multiples of `step` already.
+
+    The head is a layer of its own, as wide as there are scored rows, and the largest one: where its
+    kernel gives one row the same bits as many, a plain step need not score a second row. It ends
+    in logits, which no rounding hides, so one place is enough.
+
+    Args:
+        score: runs a fixed call of `widest` tokens and returns a copy of the logits of its last N.
+        widest: a multiple of `step`.
+        step: from `measure`; the result divides it.
+    """
+    reference = score(widest)
+    same = {rows: np.array_equal(score(rows), reference[-rows:]) for rows in range(1, widest)}
+    steps = (each for each in _STEPS if each <= step)
+    return next((each for each in steps if all(same[n] for n in same if n % each == 0)), step)

@@ -17,7 +17,7 @@ from specedge.contract import GraphSpec, Ids, Logits
 from specedge.engines import ort, registry, widths
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, open_engine
-from specedge.engines.widths import Widths, measure, places_for
+from specedge.engines.widths import Widths, measure, measure_head, places_for
 from specedge.errors import EngineError, ShapeError
 from tiny_exports import TinyExports, read_spec
 
@@ -232,6 +232,26 @@ def test_large_models_are_compared_at_fewer_places() -> None:
     kernels = Kernels(lambda row, width: 0.0)
     measure(kernels, places=2)
     assert {start for start, _ in kernels.calls} == {0, 16, 24}
+
+
+@pytest.mark.parametrize(
+    ("agrees", "step", "head_step"),
+    [
+        (lambda rows: True, 2, 1),  # the head needs no second row
+        (lambda rows: rows % 2 == 0, 2, 2),
+        (lambda rows: rows % 2 == 0, 8, 2),
+        (lambda rows: rows == 8, 4, 4),  # nothing smaller agrees: the common step stays
+    ],
+)
+def test_the_heads_step_is_measured_apart_and_never_larger(
+    agrees: Callable[[int], bool], step: int, head_step: int
+) -> None:
+    logits = np.arange(24, dtype=np.float32).reshape(8, 3)
+
+    def score(rows: int) -> Logits:
+        return logits[-rows:] + (0 if agrees(rows) else 1)
+
+    assert measure_head(score, 8, step) == head_step
 
 
 # --- slots --------------------------------------------------------------------------------------
