@@ -3,8 +3,9 @@
 An exact engine pads calls to the widths that agree to the bit, so that plain and speculative
 decoding see the same logits; what padding writes is overwritten by the next call. See `widths`.
 
-A session's threads stop spinning when a run ends. Otherwise the idle pool of the target spins while
-its draft runs, and on two cores a round takes almost twice as long (docs/decisions/0003).
+A session's threads spin between calls, which an engine alone gains from: they are there when the
+next call comes. But a target's idle threads that spin while its draft runs make a round almost
+twice as long on two cores, so engines that take turns stop spinning (docs/decisions/0003).
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def open_engine(
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
+    takes_turns: bool = False,
 ) -> OrtEngine:
     """Load a bundle's graph and run it once.
 
@@ -64,6 +66,8 @@ def open_engine(
         context: rows of the KV buffer, at most spec.context; None: all of them.
         exact: pad calls, where that makes logits independent of how many tokens a call has;
             False: the narrowest and fastest kernels.
+        takes_turns: another engine runs between this one's calls: threads stop spinning when a
+            call ends.
 
     Raises:
         EngineError: the graph does not load, or the provider is not the one asked for.
@@ -71,23 +75,25 @@ def open_engine(
     wanted = len(os.sched_getaffinity(0)) if threads is None else threads
     if wanted < 1:
         raise EngineError(f"engine: threads = {threads}; expected 1 or more")
-    session = _session(bundle_path / spec.model, provider, wanted)
+    session = _session(bundle_path / spec.model, provider, wanted, takes_turns=takes_turns)
     _check_graph(spec, session)
     engine = OrtEngine(spec, session, f"{provider}, {wanted} threads", context)
     engine.warm_up(exact=exact)
     return engine
 
 
-def _session(model: Path, provider: str, threads: int) -> ort.InferenceSession:
+def _session(
+    model: Path, provider: str, threads: int, *, takes_turns: bool
+) -> ort.InferenceSession:
     if provider not in PROVIDERS:
         raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.log_severity_level = (
-        4  # failures arrive as exceptions; a second copy on stderr is noise
-    )
+    if takes_turns:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+    # failures arrive as exceptions; a second copy on stderr is noise
+    options.log_severity_level = 4
     try:
         session = ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
     except Exception as error:  # the runtime's exceptions share no base below Exception

@@ -33,6 +33,7 @@ def create(
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
+    takes_turns: bool = False,
 ) -> Engine:
     """Open one graph of a bundle.
 
@@ -43,6 +44,7 @@ def create(
         threads: of the runtime; None: the engine's own choice.
         context: T of its slots, at most spec.context; None: spec.context.
         exact: logits that do not depend on how many tokens a call has, where the engine can.
+        takes_turns: another engine runs between this one's calls.
 
     Raises:
         EngineError: an unknown name, a runtime that is missing or installed twice, or a graph
@@ -55,7 +57,13 @@ def create(
         from specedge.engines.ort import open_engine
 
         return open_engine(
-            bundle_path, spec, provider="cpu", threads=threads, context=context, exact=exact
+            bundle_path,
+            spec,
+            provider="cpu",
+            threads=threads,
+            context=context,
+            exact=exact,
+            takes_turns=takes_turns,
         )
     near = difflib.get_close_matches(name, NAMES, n=1)
     hint = f"did you mean {near[0]}?" if near else "choose one of them"

@@ -78,8 +78,15 @@ def load(
     notes: list[str] = []
     opened: list[Engine] = []
     try:
+        drafts = mode != "off" and length > 0 and "draft" in _usable(names, manifest)
         target = registry.create(
-            engine, bundle.path, manifest.target, threads=threads, context=rows, exact=exact
+            engine,
+            bundle.path,
+            manifest.target,
+            threads=threads,
+            context=rows,
+            exact=exact,
+            takes_turns=drafts,
         )
         opened.append(target)
         if target.width_noise and mode != "off":
@@ -121,7 +128,13 @@ def _draft(
     try:
         # a draft is a guess, whichever kernel made it: the narrow one is cheaper
         return registry.create(
-            engine, bundle.path, spec, threads=threads, context=rows, exact=False
+            engine,
+            bundle.path,
+            spec,
+            threads=threads,
+            context=rows,
+            exact=False,
+            takes_turns=True,
         )
     except (EngineError, MemoryError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
