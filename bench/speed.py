@@ -45,6 +45,9 @@ def plans(given: argparse.Namespace) -> list[Plan]:
         ours.append(specedge(sys.executable, "plain, not exact", exact=False, k=0, **same))
     for k in given.k:
         ours.append(specedge(sys.executable, f"ngram K={k}", exact=True, k=k, **same))
+    for k in given.draft_k:
+        plan = specedge(sys.executable, f"draft K={k}", exact=True, k=k, proposer="draft", **same)
+        ours.append(plan)
     others = [peer(each, threads=given.threads, context=given.context) for each in given.peer]
     return ours + others
 
@@ -163,7 +166,10 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("bundle", nargs="?", help="a bundle's folder")
     parser.add_argument("--peer", action="append", default=[], metavar="KIND=WHERE:MODEL")
-    parser.add_argument("--k", type=int, nargs="+", default=[3, 7, 15], help="draft lengths")
+    parser.add_argument("--k", type=int, nargs="+", default=[3, 7, 15], help="of n-gram lookup")
+    parser.add_argument(
+        "--draft-k", type=int, nargs="+", default=[], help="draft lengths of the bundle's draft"
+    )
     parser.add_argument("--exact-only", action="store_true", help="leave out exact=False")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=160, help="tokens a run")

@@ -3,8 +3,9 @@
     python specedge_worker.py '{"bundle": FOLDER, "threads": 2, "context": 2048, "k": 0,
                                 "exact": true}'
 
-`k` is the draft length of n-gram lookup; 0 decodes plainly. It alone also answers
-{"encode": TEXT, "chat": BOOL} and {"decode": IDS}, so that all engines get the same ids.
+`k` is the draft length of n-gram lookup, or of `"proposer": "draft"`; 0 decodes plainly. It
+alone also answers {"encode": TEXT, "chat": BOOL} and {"decode": IDS}, so that all engines get the
+same ids.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def load(given: dict[str, Any]) -> Any:
         threads=given["threads"],
         speculation="on" if k else "off",
         draft_length=k,
-        proposers=["ngram"],
+        proposers=[given.get("proposer", "ngram")],
         context=given["context"],
         exact=given["exact"],
         verify=False,
@@ -34,8 +35,11 @@ def load(given: dict[str, Any]) -> Any:
 
 def generate(model: Any, ids: list[int], max_tokens: int) -> dict[str, Any]:
     """One greedy request from an empty KV."""
-    # The model keeps rows of the prefix shared with the request before: make that prefix empty.
-    model.generate([(ids[0] + 1) % model.bundle.manifest.target.vocab], max_tokens=1)
+    # Target and draft keep rows of the prefix shared with the request before: make that prefix
+    # empty. A draft runs from the second token on, if there is room for a third.
+    model.generate(
+        [(ids[0] + 1) % model.bundle.manifest.target.vocab], max_tokens=3, ignore_eos=True
+    )
     started = time.perf_counter()
     result = None
     for event in model.stream(ids, max_tokens=max_tokens, ignore_eos=True):
