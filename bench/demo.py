@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from specedge.result import Result
 
 Mode = Literal["off", "auto"]
 
+SETTLE_S = 0.2  # the other model's threads spin for a while after its answer
 PROMPTS = Path(__file__).parent / "prompts"
 
 
@@ -80,6 +82,7 @@ def measure(bundle: str, repeats: int, threads: int | None) -> dict[str, dict[Mo
         for done, task in enumerate(rounds):
             print(f"measuring, {done + 1} of {len(rounds)}: {task.name}", file=sys.stderr)
             for mode, model in models.items():
+                time.sleep(SETTLE_S)
                 results[task.name][mode].append(answer(model, task, len))
     return results
 
