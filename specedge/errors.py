@@ -11,6 +11,7 @@
     ├── EngineError            a runtime that is missing, misconfigured or failed in a call
     ├── PromptError            a prompt that is empty, too long or not text
     ├── OptionError            a generation option that cannot be honoured
+    ├── SamplingError          logits that no token can be drawn from
     ├── BusyError              the model is already generating
     └── ProposerError          a proposer failed while speculation was forced on
 
@@ -63,6 +64,10 @@ class PromptError(SpecedgeError):
 
 class OptionError(SpecedgeError):
     """A generation option has a value, or is in a combination, that cannot be honoured."""
+
+
+class SamplingError(SpecedgeError):
+    """Logits are not finite, or nothing is left to draw a token from."""
 
 
 class BusyError(SpecedgeError):

@@ -1,39 +1,10 @@
-"""Which drafted tokens stand: (draft, scored rows) → Verdict.
-
-accepted   a drafted token that the rule keeps; only a prefix of a draft can be accepted
-next token the token that follows the accepted prefix and comes from the target itself: the
-           replacement of the first refused token, or the bonus after a fully accepted draft
-
-A round commits n_accepted + 1 tokens, so it always makes progress.
-"""
+"""Temperature 0: a drafted token stands if it is the target's argmax."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
+from specedge.acceptance.verdict import Verdict
 from specedge.contract import Ids, Logits
 from specedge.errors import ShapeError
-
-if TYPE_CHECKING:
-    from specedge.engines.base import Scored
-    from specedge.proposers.base import Draft
-
-
-class Verdict(NamedTuple):
-    """What one round decided."""
-
-    n_accepted: int  # 0..K
-    next_token: int
-
-
-AcceptanceRule = Callable[["Draft", "Scored"], Verdict]
-"""What the loop is given; a rule that samples closes over its processors and its randomness."""
-
-
-def greedy(draft: Draft, scored: Scored) -> Verdict:
-    """The rule at temperature 0; see `accept_greedy_ids`."""
-    return accept_greedy_ids(draft.tokens, scored.greedy_ids)
 
 
 def accept_greedy(draft: Ids, logits: Logits) -> Verdict:

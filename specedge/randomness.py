@@ -1,0 +1,82 @@
+"""The random number contract: every draw is a pure function of where it is used.
+
+    uniform(seed, sample, stream, position, index)
+
+seed      of the request, 0..2^64 - 1
+sample    which of the request's n samples, 0..2^64 - 1
+stream    what the draw decides, see `Stream`
+position  rejection and block: committed tokens when the round begins; coupled: tokens before the
+          one that is drawn
+index     rejection and block: place in the draft; coupled: the token's id, and see `race`
+
+The generator is Philox4x64-10 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2,
+3"), a keyed bijection of 256-bit counters. Each argument has 64 bits of key or counter to itself,
+so draws that differ in any argument come from different blocks, or from different words of one:
+streams cannot meet. Nothing is consumed and nothing depends on what was drawn before.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_SEED = 2**64 - 1
+
+_WORDS = 4  # uint64 of one block
+_STEP = 2.0**-52
+
+
+class Stream(IntEnum):
+    """What a draw decides."""
+
+    DRAFT = 1  # the token that a draft model proposes
+    ACCEPT = 2  # whether a drafted token stands
+    RESIDUAL = 3  # the token in place of the first refused one
+    BONUS = 4  # the token after a draft of which all stands, the empty one included
+    COUPLED = 5  # the noise that target and draft share
+
+
+class Randomness:
+    """All draws of one sample of one request; for one thread at a time."""
+
+    __slots__ = ("_bits", "_counter", "_state", "sample", "seed")
+
+    def __init__(self, seed: int, sample: int = 0) -> None:
+        """`seed` and `sample` are 0..2^64 - 1."""
+        self.seed = seed
+        self.sample = sample
+        self._bits = np.random.Philox()
+        self._counter = np.zeros(4, np.uint64)
+        self._state: dict[str, Any] = {
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": np.array([seed, sample], np.uint64)},
+            "buffer": np.zeros(_WORDS, np.uint64),
+            "buffer_pos": _WORDS,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def uniform(self, stream: Stream, position: int, index: int = 0) -> float:
+        """One draw, strictly between 0 and 1."""
+        word = self._words(stream, position, index, 1).item(index % _WORDS)
+        return ((word >> 12) + 0.5) * _STEP
+
+    def uniforms(
+        self, stream: Stream, position: int, start: int, count: int
+    ) -> npt.NDArray[np.float64]:
+        """The draws of index start..start + count - 1, float64 [count], between 0 and 1."""
+        words = self._words(stream, position, start, count)[start % _WORDS :]
+        return ((words >> np.uint64(12)) + 0.5) * _STEP
+
+    def _words(
+        self, stream: Stream, position: int, start: int, count: int
+    ) -> npt.NDArray[np.uint64]:
+        """uint64 from the beginning of the block that holds `start`."""
+        # numpy's generator adds 1 to the counter before each block: ours are counted from 1.
+        counter = self._counter
+        counter[0], counter[1], counter[2] = start // _WORDS, position, stream
+        self._bits.state = self._state
+        return self._bits.random_raw(start % _WORDS + count)
