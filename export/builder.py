@@ -135,11 +135,9 @@ def build(
                 draft_length=config.speculation.draft_length,
                 ngram_min=config.speculation.ngram_min,
                 ngram_max=config.speculation.ngram_max,
+                acceptance=config.speculation.acceptance,
             ),
-            generation=GenerationDefaults(
-                temperature=config.generation.temperature,
-                max_tokens=config.generation.max_tokens,
-            ),
+            generation=GenerationDefaults(**config.generation.model_dump()),
             files=staging.record_files(folder, progress, hashes),
         )
         staging.write_manifest(folder, manifest)

@@ -26,8 +26,20 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from specedge.configs import find
-from specedge.contract import Lowering, Precision
+from specedge.contract import (
+    DefaultAcceptance,
+    Lowering,
+    MinP,
+    MinTokens,
+    Penalty,
+    Precision,
+    Repetition,
+    Temperature,
+    TopK,
+    TopP,
+)
 from specedge.errors import ConfigError
+from specedge.limits import shown
 from specedge.memory import MIN_CONTEXT, parse_size
 
 Rounding = Literal["plain", "mse", "calibrated"]
@@ -108,14 +120,16 @@ class SpeculationConfig(_Section):
     draft_length: Annotated[int, Field(ge=0)] = 4  # K, at most max_verify - 1
     ngram_min: Annotated[int, Field(ge=1, le=32)] = 2
     ngram_max: Annotated[int, Field(ge=1, le=32)] = 6
-    acceptance: Literal["auto"] = "auto"
+    acceptance: DefaultAcceptance = "auto"
     margin: Annotated[float, Field(ge=1.0, le=10.0)] = MARGIN
 
     @field_validator("acceptance", mode="before")
     @classmethod
-    def _known_acceptance(cls, value: object) -> object:
-        if value in ("rejection", "block", "coupled", "greedy"):
-            raise ValueError("not available in this version, which decodes greedily; use auto")
+    def _any_temperature(cls, value: object) -> object:
+        if value == "greedy":
+            raise ValueError(
+                "would refuse every request above temperature 0; use auto, which is greedy at 0"
+            )
         return value
 
     @field_validator("margin")
@@ -142,15 +156,23 @@ class SpeculationConfig(_Section):
 class GenerationConfig(_Section):
     """[generation]: defaults of a request."""
 
-    temperature: Annotated[float, Field(ge=0.0)] = 0.0
+    temperature: Temperature = 0.0
     max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT)] = 512
+    top_k: TopK = 0
+    top_p: TopP = 1.0
+    min_p: MinP = 0.0
+    repetition_penalty: Repetition = 1.0
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    min_tokens: MinTokens = 0
 
-    @field_validator("temperature")
-    @classmethod
-    def _greedy(cls, value: float) -> float:
-        if value != 0.0:
-            raise ValueError("sampling is not available in this version; use 0")
-        return value
+    @model_validator(mode="after")
+    def _least_fits(self) -> GenerationConfig:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens = {self.min_tokens} is above max_tokens = {self.max_tokens}"
+            )
+        return self
 
 
 class Config(_Section):
@@ -239,7 +261,7 @@ def _explain(path: str, detail: ErrorDetails, overridden: set[str]) -> str:
     key = ".".join(keys[1:]) if section else ".".join(keys)
     where = f"--set {'.'.join(keys)}" if ".".join(keys) in overridden else path
     context = detail.get("ctx", {})
-    found = _shown(detail["input"])
+    found = shown(detail["input"])
     match detail["type"]:
         case "extra_forbidden":
             fields = _SECTIONS[keys[0]] if section else Config
@@ -259,15 +281,6 @@ def _explain(path: str, detail: ErrorDetails, overridden: set[str]) -> str:
         case _:
             expected = detail["msg"][:1].lower() + detail["msg"][1:]
             return f"{where}: {section}{key} = {found}: {expected}"
-
-
-def _shown(value: object) -> str:
-    """A value for an error line: whole, unless nobody would read it."""
-    try:
-        text = repr(value)
-    except ValueError:  # more digits than Python writes out
-        return "a number of thousands of digits"
-    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
 def _unknown(key: str, section: type[BaseModel]) -> str:

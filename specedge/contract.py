@@ -27,7 +27,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from specedge import limits
 
 Ids = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
@@ -50,6 +52,29 @@ Size = Annotated[int, Field(ge=1, lt=1 << 31)]
 Layers = Annotated[int, Field(ge=1, le=4096)]
 Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 Bytes = Annotated[int, Field(ge=0, lt=1 << 63)]
+
+
+def _temperature(value: float) -> float:
+    if 0 < value < limits.MIN_TEMPERATURE:
+        raise ValueError(f"expected 0 (greedy) or at least {limits.MIN_TEMPERATURE:g}")
+    return value
+
+
+# Defaults of a request, in a config as in a manifest.
+Temperature = Annotated[
+    float,
+    Field(ge=0.0, le=limits.MAX_TEMPERATURE, allow_inf_nan=False),
+    AfterValidator(_temperature),
+]
+TopK = Annotated[int, Field(ge=-1, le=limits.MAX_TOP_K)]  # -1, as 0: all
+TopP = Annotated[float, Field(gt=limits.MIN_TOP_P, le=limits.MAX_TOP_P, allow_inf_nan=False)]
+MinP = Annotated[float, Field(ge=limits.MIN_MIN_P, le=limits.MAX_MIN_P, allow_inf_nan=False)]
+Repetition = Annotated[
+    float, Field(ge=limits.MIN_REPETITION, le=limits.MAX_REPETITION, allow_inf_nan=False)
+]
+Penalty = Annotated[float, Field(ge=limits.MIN_PENALTY, le=limits.MAX_PENALTY, allow_inf_nan=False)]
+MinTokens = Annotated[int, Field(ge=0, le=limits.MAX_ID)]
+DefaultAcceptance = Literal["auto", "rejection", "block", "coupled"]
 
 Precision = Literal["fp32", "int8", "int4"]
 Lowering = Literal["ort"]
@@ -172,13 +197,21 @@ class SpeculationDefaults(_Model):
     draft_length: Annotated[int, Field(ge=0)] = 4
     ngram_min: Size = 2
     ngram_max: Size = 6
+    acceptance: DefaultAcceptance = "auto"
 
 
 class GenerationDefaults(_Model):
-    """The config's [generation]."""
+    """The config's [generation]; a bundle without one of the keys has its neutral value."""
 
-    temperature: float = 0.0
+    temperature: Temperature = 0.0
     max_tokens: Size = 512
+    top_k: TopK = 0
+    top_p: TopP = 1.0
+    min_p: MinP = 0.0
+    repetition_penalty: Repetition = 1.0
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    min_tokens: MinTokens = 0
 
 
 class FileRecord(_Model):

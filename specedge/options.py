@@ -1,55 +1,48 @@
-"""Generation options, checked at the call: honoured, or refused by name. Nothing is ignored.
-
-This version decodes greedily, so the options of sampling are accepted only at the value that
-changes nothing.
-"""
+"""Generation options, checked at the call: honoured, or refused by name. Nothing is ignored."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, TypedDict
 
-from specedge.contract import GenerationDefaults
+from specedge.contract import GenerationDefaults, SpeculationDefaults
 from specedge.errors import OptionError
+from specedge.limits import shown
+from specedge.sampling.checking import check_sampling, integer
+from specedge.sampling.params import Acceptance, SamplingParams
 
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 1000  # characters; that much text may be held back
 MAX_LOGPROBS = 20
 
-NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
-    "top_p": (None, 1, 1.0),
-    "top_k": (None, 0, -1),
-    "min_p": (None, 0, 0.0),
-    "seed": (None,),
-    "repetition_penalty": (None, 1, 1.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "presence_penalty": (None, 0, 0.0),
-    "logit_bias": (None, {}),
-    "n": (None, 1),
-}
-"""What greedy decoding cannot honour, and the values that ask for nothing."""
-
 
 class OptionKeywords(TypedDict, total=False):
-    """The keywords of `stream` and `generate`."""
+    """The keywords of `stream` and `generate`; None is as good as not given, but in max_tokens."""
 
     max_tokens: int | None
     stop: str | list[str] | tuple[str, ...] | None
-    ignore_eos: bool
-    echo: bool
+    ignore_eos: bool | None
+    echo: bool | None
     logprobs: int | None
     temperature: float | None
-    top_p: float | None
     top_k: int | None
+    top_p: float | None
     min_p: float | None
-    seed: int | None
     repetition_penalty: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
-    logit_bias: dict[int, float] | None
+    logit_bias: Mapping[int, float] | Mapping[str, float] | None
+    banned_tokens: Collection[int] | None
+    min_tokens: int | None
+    acceptance: Acceptance | None
+    seed: int | None
     n: int | None
+
+
+_KNOWN = frozenset(OptionKeywords.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +55,7 @@ class GenerationOptions:
         ignore_eos: go on past the ids that end a generation.
         echo: the prompt's text comes first, in the stream and in the result's text.
         logprobs: alternatives reported with each output token, 0..20; None: no logprobs.
+        sampling: how tokens are chosen; docs/sampling.md.
     """
 
     max_tokens: int | None = None
@@ -69,66 +63,64 @@ class GenerationOptions:
     ignore_eos: bool = False
     echo: bool = False
     logprobs: int | None = None
+    sampling: SamplingParams = field(default_factory=SamplingParams)
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, Any], defaults: GenerationDefaults | None = None
+        cls,
+        given: Mapping[str, Any],
+        defaults: GenerationDefaults | None = None,
+        *,
+        speculation: SpeculationDefaults | None = None,
+        vocab: int | None = None,
+        end_ids: Collection[int] = (),
     ) -> GenerationOptions:
-        """Check what a caller wrote; what is not given comes from the bundle's [generation].
+        """Check what a caller wrote; what is not given comes from the bundle.
+
+        Args:
+            given: `OptionKeywords`, not yet checked.
+            defaults: the bundle's [generation].
+            speculation: the bundle's [speculation], for its acceptance rule.
+            vocab: V, to check ids against; None: any id may be one.
+            end_ids: what ends a generation, and `min_tokens` holds back.
 
         Raises:
-            OptionError: an unknown option (names the nearest), a value out of range, or a
-                sampling option away from its neutral value.
+            OptionError: an unknown option (names the nearest), a value out of range, or values
+                that exclude each other.
         """
         defaults = GenerationDefaults() if defaults is None else defaults
         for name in given:
             if name not in _KNOWN:
-                near = difflib.get_close_matches(name, _KNOWN, n=1)
+                near = difflib.get_close_matches(str(name), _KNOWN, n=1)
                 hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(_KNOWN))
                 raise OptionError(f"{name}: no such option; {hint}")
-        for name, neutral in NEUTRAL.items():
-            if name in given and not _among(given[name], neutral):
-                raise OptionError(
-                    f"{name}: {given[name]!r} cannot be honoured, this version decodes greedily; "
-                    f"leave {name} out"
-                )
-        _check_temperature(given, defaults)
+        max_tokens = _max_tokens(given.get("max_tokens", defaults.max_tokens))
+        ignore_eos = _flag("ignore_eos", given.get("ignore_eos"))
         return cls(
-            max_tokens=_max_tokens(given.get("max_tokens", defaults.max_tokens)),
+            max_tokens=max_tokens,
             stop=_stop(given.get("stop")),
-            ignore_eos=_flag("ignore_eos", given.get("ignore_eos", False)),
-            echo=_flag("echo", given.get("echo", False)),
+            ignore_eos=ignore_eos,
+            echo=_flag("echo", given.get("echo")),
             logprobs=_logprobs(given.get("logprobs")),
-        )
-
-
-_KNOWN = frozenset({"temperature", *NEUTRAL, *(field.name for field in fields(GenerationOptions))})
-
-
-def _among(value: object, neutral: tuple[object, ...]) -> bool:
-    return not isinstance(value, bool) and any(value == allowed for allowed in neutral)
-
-
-def _check_temperature(given: Mapping[str, Any], defaults: GenerationDefaults) -> None:
-    value = given.get("temperature")
-    where = "temperature"
-    if value is None:
-        value, where = defaults.temperature, "temperature, from the bundle's [generation]"
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != 0:
-        raise OptionError(
-            f"{where}: {value!r} cannot be honoured, this version decodes greedily; "
-            "set temperature to 0"
+            sampling=check_sampling(
+                given,
+                defaults,
+                SpeculationDefaults() if speculation is None else speculation,
+                max_tokens=max_tokens,
+                vocab=vocab,
+                end_ids=() if ignore_eos else end_ids,
+            ),
         )
 
 
 def _max_tokens(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise OptionError(
-            f"max_tokens: expected 1 or more (None: up to the context), found {value!r}"
+            f"max_tokens: expected 1 or more (None: up to the context), found {shown(value)}"
         )
-    return value
+    return int(value)
 
 
 def _stop(value: object) -> tuple[str, ...]:
@@ -136,13 +128,13 @@ def _stop(value: object) -> tuple[str, ...]:
         return ()
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list | tuple):
-        raise OptionError(f"stop: expected a string or a list of strings, found {value!r}")
+        raise OptionError(f"stop: expected a string or a list of strings, found {shown(value)}")
     if len(stops) > MAX_STOPS:
         raise OptionError(f"stop: expected at most {MAX_STOPS} strings, found {len(stops)}")
     for place, text in enumerate(stops):
         where = "stop" if isinstance(value, str) else f"stop[{place}]"
         if not isinstance(text, str):
-            raise OptionError(f"{where}: expected a string, found {text!r}")
+            raise OptionError(f"{where}: expected a string, found {shown(text)}")
         if not text:
             raise OptionError(f"{where}: an empty string would stop before the first token")
         if len(text) > MAX_STOP_LENGTH:
@@ -153,16 +145,14 @@ def _stop(value: object) -> tuple[str, ...]:
 
 
 def _flag(name: str, value: object) -> bool:
+    if value is None:
+        return False
     if not isinstance(value, bool):
-        raise OptionError(f"{name}: expected True or False, found {value!r}")
+        raise OptionError(f"{name}: expected True or False, found {shown(value)}")
     return value
 
 
 def _logprobs(value: object) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_LOGPROBS:
-        raise OptionError(
-            f"logprobs: expected the number of alternatives, 0..{MAX_LOGPROBS}, found {value!r}"
-        )
-    return value
+    return integer("logprobs", value, 0, MAX_LOGPROBS, "how many alternatives to report")
