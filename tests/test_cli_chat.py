@@ -29,6 +29,21 @@ def test_every_line_of_a_pipe_is_answered_in_turn(said, bundle):
     assert err.count("tokens, length") == 2
 
 
+def test_a_chat_samples_as_a_run_does(said, bundle):
+    args = ("--temperature", "2", "--max-tokens", "20", "--seed", "7")
+    code, out, err = said(*chat(bundle, *args), stdin=b"one\n")
+    assert code == 0
+    assert out == said(*chat(bundle, *args, "--speculation", "off"), stdin=b"one\n")[1]
+    assert not out.startswith("abcdef")
+    assert "; coupled, seed 7; " in err
+
+
+def test_a_bad_option_ends_a_chat_before_the_first_answer(said, bundle):
+    code, out, err = said(*chat(bundle, "--top-p", "2"), stdin=b"one\n")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: top_p: expected")
+
+
 def test_no_stats_leaves_stderr_empty(said, bundle):
     assert said(*chat(bundle, "--no-stats"), stdin=b"one\n")[2] == ""
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from commands import alphabet, runner
-from tiny import write_bundle
+from tiny import byte_tokenizer, edit_manifest, write_bundle
 
 PROMPT = "hello world"
+LETTER_IDS = [byte_tokenizer().token_to_id(letter) for letter in "abcdefgh"]
 
 
 @pytest.fixture
@@ -87,6 +89,102 @@ def test_logprobs_without_json_is_a_usage_error(said, bundle):
     assert "--logprobs needs --json" in err
 
 
+SAMPLED = ("--temperature", "2", "--max-tokens", "30")
+
+
+@pytest.mark.parametrize("length", ["1", "7"])
+def test_a_seed_gives_the_same_text_whatever_is_drafted(said, bundle, length):
+    args = fake(bundle, PROMPT, *SAMPLED, "--seed", "7")
+    plain = said(*args, "--speculation", "off")
+    drafted = said(*args, "--draft-length", length)
+    assert plain[1] == drafted[1]
+    assert said(*args[:-1], "8")[1] != plain[1]
+    assert "; coupled, seed 7; speculation off" in plain[2]
+
+
+def test_without_a_seed_the_one_that_was_drawn_is_said(said, bundle):
+    err = said(*fake(bundle, PROMPT, *SAMPLED))[2]
+    assert re.search(r"; rejection, seed \d+ \(repeats for the same draft lengths\); spec", err)
+
+
+def test_greedy_has_no_seed_to_say(said, bundle):
+    assert "seed" not in said(*fake(bundle, PROMPT, "--max-tokens", "3", "--seed", "7"))[2]
+
+
+def test_every_option_of_sampling_reaches_the_request(said, bundle, monkeypatch):
+    from specedge.model import Model
+
+    asked = {}
+
+    def stream(self, prompt, **options):
+        asked.update(options)
+        return real(self, prompt, max_tokens=1)
+
+    real = Model.stream
+    monkeypatch.setattr(Model, "stream", stream)
+    args = {
+        "--temperature": "0.0",
+        "--top-k": "0",
+        "--top-p": "0.9",
+        "--min-p": "0",
+        "--repetition-penalty": "1.1",
+        "--frequency-penalty": "-1",
+        "--presence-penalty": "0",
+        "--min-tokens": "0",
+        "--seed": "0",
+        "--acceptance": "block",
+        "--n": "1",
+    }
+    more = ("--logit-bias", "5=-1.5", "--logit-bias", "6=2", "--ban", "7", "--ban", "8")
+    assert (
+        said(*fake(bundle, PROMPT, *(part for pair in args.items() for part in pair), *more))[0]
+        == 0
+    )
+    assert asked == {
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 0.9,
+        "min_p": 0.0,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": -1.0,
+        "presence_penalty": 0.0,
+        "min_tokens": 0,
+        "seed": 0,
+        "acceptance": "block",
+        "n": 1,
+        "logit_bias": {"5": -1.5, "6": 2.0},
+        "banned_tokens": (7, 8),
+    }
+
+
+LETTERS = [arg for id_ in LETTER_IDS for arg in ("--logit-bias", f"{id_}=20")]
+
+
+def test_samples_stand_apart_and_each_has_its_line_of_statistics(said, bundle):
+    args = (*SAMPLED, *LETTERS, "--n", "3", "--seed", "7")
+    code, out, err = said(*fake(bundle, PROMPT, *args))
+    texts = out.removesuffix("\n").split("\n---\n")
+    assert code == 0
+    assert [len(text) for text in texts] == [30, 30, 30]
+    assert len(set(texts)) == 3
+    heads = [line.partition(":")[0] for line in err.splitlines()]
+    assert heads == ["[sample 2]", "[sample 3]", "[sample 1", "[sample 2", "[sample 3"]
+    assert said(*fake(bundle, PROMPT, *args, "--no-stats"))[1:] == (out, "")
+
+
+def test_json_says_whose_text_an_event_is(said, bundle):
+    args = (*SAMPLED, "--n", "2", "--seed", "7", "--json")
+    *events, result = [
+        json.loads(line) for line in said(*fake(bundle, PROMPT, *args))[1].splitlines()
+    ]
+    assert [event["sample"] for event in events] == sorted(event["sample"] for event in events)
+    for number, sample in enumerate(result["samples"]):
+        own = [event for event in events if event["sample"] == number]
+        assert "".join(event["text"] for event in own) == sample["text"]
+    assert result["text"] == result["samples"][0]["text"]
+    assert (result["acceptance"], result["reproducible"], result["seed"]) == ("coupled", True, 7)
+
+
 def test_stop_strings_and_echo_are_honoured(said, bundle):
     args = ("--raw", "--echo", "--stop", "ef", "--stop", "zz", "--max-tokens", "20")
     assert said(*fake(bundle, "abc", *args))[1] == "abcd\n"
@@ -155,7 +253,23 @@ def test_no_prompt_on_a_terminal_is_a_usage_error(said, bundle):
         (["--file", "/nonexistent/a.txt"], None, "/nonexistent/a.txt: cannot be read"),
         ([PROMPT, "--max-tokens", "0"], None, "max_tokens"),
         ([PROMPT, "--stop", ""], None, "stop"),
-        ([PROMPT, "--temperature", "0.7"], None, "temperature: 0.7 cannot be honoured"),
+        ([PROMPT, "--temperature", "-1"], None, "temperature: expected 0 (greedy) or"),
+        ([PROMPT, "--temperature", "nan"], None, "temperature: expected 0 (greedy) or"),
+        ([PROMPT, "--top-p", "0"], None, "top_p: expected a number above 0"),
+        ([PROMPT, "--top-k", "-2"], None, "top_k: expected"),
+        ([PROMPT, "--min-p", "1.5"], None, "min_p: expected a number of 0..1"),
+        ([PROMPT, "--seed", str(2**64)], None, "seed: expected an integer of 0..2^64-1"),
+        ([PROMPT, "--logit-bias", "9999=1"], None, "logit_bias: id: expected"),
+        ([PROMPT, "--logit-bias", "-1=1"], None, "logit_bias: id: expected"),
+        ([PROMPT, "--logit-bias", "5=nan"], None, "logit_bias[5]: expected"),
+        ([PROMPT, "--ban", "-1"], None, "banned_tokens[0]: expected"),
+        ([PROMPT, "--min-tokens", "9", "--max-tokens", "8"], None, "min_tokens: 9 is above"),
+        ([PROMPT, "--n", "2"], None, "n: all 2 samples would be equal"),
+        (
+            [PROMPT, "--acceptance", "greedy", "--temperature", "1"],
+            None,
+            "acceptance: greedy would not keep",
+        ),
         ([PROMPT, "--draft-length", "-1"], None, "draft_length: expected 0 or more, found -1"),
         ([PROMPT, "--draft-length", "16"], None, "draft_length: 16 drafted tokens"),
         ([PROMPT, "--draft-length", "400"], None, "draft_length: 400 drafted tokens do not fit"),
@@ -173,6 +287,23 @@ def test_bad_input_is_one_line_and_exit_1(said, bundle, args, stdin, message):
     assert message in err
 
 
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--logit-bias", "5"], "expected ID=AMOUNT"),
+        (["--logit-bias", "5=much"], "expected ID=AMOUNT"),
+        (["--logit-bias", "5=1", "--logit-bias", "5=2"], "id 5 is named twice"),
+        (["--acceptance", "blok"], "'blok' is not one of"),
+        (["--seed", "x"], "is not a valid integer"),
+        (["--top-k", "9" * 5000], "is not a valid integer"),
+    ],
+)
+def test_what_cannot_be_read_is_a_usage_error(said, bundle, args, message):
+    code, out, err = said(*fake(bundle, PROMPT, *args))
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_an_unknown_engine_is_refused(said, bundle):
     code, _, err = said("run", str(bundle), PROMPT, "--engine", "gpu")
     assert code == 1
@@ -185,6 +316,49 @@ def test_a_missing_bundle_is_one_line(said, command):
     code, out, err = said(command, "/nonexistent/bundle", *args)
     assert (code, out) == (1, "")
     assert err.startswith("error: /nonexistent/bundle: no such folder")
+
+
+@pytest.mark.parametrize(
+    ("section", "wrong", "message"),
+    [
+        ("generation", {"temperature": -1}, "generation.temperature: Input should be"),
+        ("generation", {"temperature": float("nan")}, "generation.temperature: Input should be"),
+        ("generation", {"temperature": 1e-9}, "generation.temperature: Value error, expected 0"),
+        ("generation", {"top_p": 0}, "generation.top_p: Input should be"),
+        ("generation", {"top_k": 10**400}, "generation.top_k: "),
+        ("generation", {"min_p": [1]}, "generation.min_p: Input should be"),
+        ("generation", {"repetition_penalty": 0}, "generation.repetition_penalty: Input"),
+        ("generation", {"min_tokens": -1}, "generation.min_tokens: Input should be"),
+        ("generation", {"mirostat": 2}, "generation.mirostat: Extra inputs"),
+        ("speculation", {"acceptance": "greedy"}, "speculation.acceptance: Input should be"),
+    ],
+)
+def test_defaults_out_of_range_in_a_manifest_are_one_line(said, bundle, section, wrong, message):
+    edit_manifest(bundle, **{section: wrong})
+    code, out, err = said(*fake(bundle, PROMPT))
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_a_bundle_from_before_sampling_is_greedy(said, bundle):
+    edit_manifest(bundle, generation={"temperature": 0.0, "max_tokens": 6}, speculation={})
+    assert said(*fake(bundle, PROMPT))[:2] == (0, "abcdef\n")
+
+
+def test_the_bundles_defaults_are_used_shown_and_overridden(said, bundle):
+    generation = {"temperature": 2.0, "max_tokens": 30, "top_p": 0.5}
+    edit_manifest(bundle, generation=generation, speculation={"acceptance": "block"})
+    code, text, err = said(*fake(bundle, PROMPT, "--seed", "7"))
+    assert code == 0
+    assert "; block, seed 7 (repeats for the same draft lengths); " in err
+    assert not text.startswith("abcdef")
+    assert said(*fake(bundle, PROMPT, "--temperature", "0"))[1][:6] == "abcdef"
+    shown = said("inspect", str(bundle), "--no-verify")[1]
+    for row in (r"acceptance\W+block", r"temperature\W+2", r"top p\W+0\.5"):
+        assert re.search(row, shown)
+    assert "min p" not in shown
 
 
 def test_an_altered_file_is_named(said, bundle):

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from specedge.config import Config, load_config
+from specedge.config import Config, GenerationConfig, SpeculationConfig, load_config
 from specedge.configs import find, shipped
+from specedge.contract import GenerationDefaults, SpeculationDefaults
 from specedge.errors import ConfigError
 
 MINIMAL = 'name = "app"\n[target]\nsource = "model"\n'
@@ -31,6 +32,42 @@ def test_defaults_fill_what_a_minimal_config_leaves_out(write):
     assert config.export.block_size == 64
     assert config.speculation.proposers == ["ngram", "draft"]
     assert config.generation.temperature == 0.0
+
+
+def test_a_config_may_sample_by_default(write):
+    text = """[speculation]
+acceptance = "coupled"
+[generation]
+temperature = 0.7
+top_k = 40
+top_p = 0.9
+min_p = 0.05
+repetition_penalty = 1.1
+frequency_penalty = 0.5
+presence_penalty = -0.5
+min_tokens = 3
+"""
+    config = load_config(write(MINIMAL + text))
+    assert config.speculation.acceptance == "coupled"
+    assert config.generation.model_dump() == {
+        "temperature": 0.7,
+        "max_tokens": 512,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "min_tokens": 3,
+    }
+
+
+def test_config_and_manifest_have_the_same_defaults_of_a_request():
+    assert GenerationConfig().model_dump() == GenerationDefaults().model_dump()
+    left_at_export = {"margin"}
+    assert (
+        SpeculationConfig().model_dump(exclude=left_at_export) == SpeculationDefaults().model_dump()
+    )
 
 
 @pytest.mark.parametrize("name", sorted(shipped()))
@@ -90,9 +127,32 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
         ("[speculation]\nngram_min = 7\n", r"\[speculation\] ngram_min = 7 is above ngram_max = 6"),
         ("[speculation]\nmargin = 0.9\n", r"margin = 0\.9: .*equal to 1"),
         ("[speculation]\nmargin = 1.5\n", r"margin = 1\.5: not adjustable in this version"),
-        ("[speculation]\nacceptance = 'block'\n", r"acceptance = 'block': not available"),
-        ("[generation]\ntemperature = 0.7\n", r"temperature = 0\.7: sampling is not available"),
+        (
+            "[speculation]\nacceptance = 'greedy'\n",
+            r"acceptance = 'greedy': would refuse .*use auto",
+        ),
+        (
+            "[speculation]\nacceptance = 'blok'\n",
+            r"acceptance = 'blok': expected 'auto', 'rejection'",
+        ),
         ("[generation]\ntemperature = -1\n", r"temperature = -1: .*equal to 0"),
+        ("[generation]\ntemperature = 101\n", r"temperature = 101: .*equal to 100"),
+        ("[generation]\ntemperature = nan\n", r"temperature = nan: .*finite number"),
+        ("[generation]\ntemperature = 1e-9\n", r"temperature = 1e-09: expected 0 \(greedy\) or at"),
+        ("[generation]\ntop_k = -2\n", r"top_k = -2: .*equal to -1"),
+        ("[generation]\ntop_k = 0.5\n", r"top_k = 0\.5: .*valid integer"),
+        ("[generation]\ntop_p = 0.0\n", r"top_p = 0\.0: .*greater than 0"),
+        ("[generation]\ntop_p = 1.1\n", r"top_p = 1\.1: .*equal to 1"),
+        ("[generation]\nmin_p = inf\n", r"min_p = inf: .*finite number"),
+        ("[generation]\nrepetition_penalty = 0\n", r"repetition_penalty = 0: .*equal to 0\.01"),
+        ("[generation]\nfrequency_penalty = 3\n", r"frequency_penalty = 3: .*equal to 2"),
+        ("[generation]\npresence_penalty = '1'\n", r"presence_penalty = '1': .*valid number"),
+        ("[generation]\nmin_tokens = -1\n", r"min_tokens = -1: .*equal to 0"),
+        (
+            "[generation]\nmin_tokens = 9\nmax_tokens = 8\n",
+            r"\[generation\] min_tokens = 9 is above max_tokens = 8",
+        ),
+        ("[generation]\nseed = 7\n", r"\[generation\] unknown key 'seed'"),
         ("[generation]\nmax_tokens = 0\n", r"max_tokens = 0: .*equal to 1"),
         ("[generation]\nmax_tokens = true\n", r"max_tokens = True: .*valid integer"),
     ],

@@ -14,9 +14,96 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> lis
     return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
 
 
+def _amounts(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> dict[str, float] | None:
+    """ID=AMOUNT pairs; whether an id and an amount will do is for the request to say."""
+    amounts: dict[str, float] = {}
+    for item in value:
+        token, _, amount = item.partition("=")
+        try:
+            number = float(amount)
+        except ValueError:
+            raise click.BadParameter(f"{item[:80]!r}: expected ID=AMOUNT, as in 42=-1.5") from None
+        if token in amounts:
+            raise click.BadParameter(f"id {token[:80]} is named twice")
+        amounts[token] = number
+    return amounts or None
+
+
 _SHARED = (
     click.option("--system", metavar="S", help="System message."),
     click.option("--max-tokens", type=int, metavar="N", help="Output budget. [default: bundle's]"),
+    click.option(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0: always the likeliest token; above: draw, the flatter the higher. "
+        "[default: bundle's]",
+    ),
+    click.option(
+        "--top-k", type=int, metavar="K", help="The K likeliest ids; 0: all. [default: bundle's]"
+    ),
+    click.option(
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="The likeliest ids, as few as have probability P together. [default: bundle's]",
+    ),
+    click.option(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="Ids of at least P times the likeliest's probability. [default: bundle's]",
+    ),
+    click.option(
+        "--repetition-penalty",
+        type=float,
+        metavar="X",
+        help="Scales down the logits of ids seen in prompt or output. [default: bundle's]",
+    ),
+    click.option(
+        "--frequency-penalty",
+        type=float,
+        metavar="X",
+        help="Off an id's logit for each time in the output. [default: bundle's]",
+    ),
+    click.option(
+        "--presence-penalty",
+        type=float,
+        metavar="X",
+        help="Off an id's logit once it is in the output. [default: bundle's]",
+    ),
+    click.option(
+        "--logit-bias",
+        multiple=True,
+        callback=_amounts,
+        metavar="ID=AMOUNT",
+        help="Added to the id's logit, -100..100; may be repeated.",
+    ),
+    click.option(
+        "--ban",
+        "banned_tokens",
+        multiple=True,
+        type=int,
+        metavar="ID",
+        help="An id that is never chosen; may be repeated.",
+    ),
+    click.option(
+        "--min-tokens",
+        type=int,
+        metavar="N",
+        help="No end of text before N tokens. [default: bundle's]",
+    ),
+    click.option(
+        "--seed", type=int, metavar="S", help="Of the draws, 0..2^64-1. [default: a new one]"
+    ),
+    click.option(
+        "--acceptance",
+        type=click.Choice(["auto", "greedy", "rejection", "block", "coupled"]),
+        help="Who decides about drafted tokens; auto is greedy at temperature 0, coupled with a "
+        "seed (the same text whatever drafts), else rejection. [default: bundle's]",
+    ),
     click.option(
         "--speculation",
         type=click.Choice(["auto", "on", "off"]),

@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 
 
 class TextPrinter:
-    """Writes text at once and remembers whether the line is open."""
+    """Writes text at once and remembers whether the line is open.
 
-    def __init__(self) -> None:
+    Between two samples stands a line of ---; `headers` announces each but the first on stderr.
+    """
+
+    def __init__(self, headers: bool = False) -> None:
         self._open = False
+        self._sample = 0
+        self._headers = headers
 
     def event(self, event: Event) -> None:
+        if event.sample != self._sample:
+            self._sample = event.sample
+            self.end()
+            sys.stdout.write("---\n")
+            sys.stdout.flush()
+            if self._headers:
+                click.echo(f"[sample {event.sample + 1}]", err=True)
         if event.text:
             self._open = not event.text.endswith("\n")  # first: Ctrl-C may come while writing
             sys.stdout.write(event.text)
@@ -37,7 +49,11 @@ class JsonPrinter:
     """One object a line; the last is the result."""
 
     def event(self, event: Event) -> None:
-        said: dict[str, Any] = {"text": event.text, "tokens": list(event.tokens)}
+        said: dict[str, Any] = {
+            "sample": event.sample,
+            "text": event.text,
+            "tokens": list(event.tokens),
+        }
         if event.logprobs is not None:
             said["logprobs"] = [asdict(entry) for entry in event.logprobs]
         if event.text or event.tokens:
@@ -51,12 +67,16 @@ class JsonPrinter:
 
 
 def print_stats(result: Result) -> None:
-    """One line on stderr: what it cost and what speculation did."""
-    click.echo(f"[{describe(result)}]", err=True)
+    """One line on stderr for each sample: what it cost and what speculation did."""
+    if result.samples is None:
+        click.echo(f"[{describe(result)}]", err=True)
+        return
+    for number, sample in enumerate(result.samples, start=1):
+        click.echo(f"[sample {number}: {describe(sample)}]", err=True)
 
 
 def describe(result: Result) -> str:
-    """Speed first, then speculation: its state, and what it gained or why it is off."""
+    """Speed, how tokens were drawn, then speculation: what it gained or why it is off."""
     metrics, speculation = result.metrics, result.speculation
     parts = [f"{len(result.tokens)} tokens, {result.finish_reason}"]
     if metrics.tokens_per_second is not None:
@@ -64,6 +84,9 @@ def describe(result: Result) -> str:
     if metrics.ttft_ms is not None:
         parts.append(f"first token {metrics.ttft_ms:.0f} ms")
     line = ", ".join(parts)
+    if result.seed is not None:
+        line += f"; {result.acceptance}, seed {result.seed}"
+        line += "" if result.reproducible else " (repeats for the same draft lengths)"
     state = "on" if speculation.on else "off"
     by = f" ({speculation.proposer})" if speculation.proposer else ""
     line += f"; speculation {state}{by}"

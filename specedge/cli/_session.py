@@ -10,7 +10,13 @@ if TYPE_CHECKING:
     from specedge.model import Model
 
 _LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context", "exact")
-_REQUEST = ("max_tokens", "stop", "ignore_eos", "echo", "temperature")
+_REQUEST = (
+    *("max_tokens", "stop", "ignore_eos", "echo", "logprobs"),
+    *("temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "frequency_penalty", "presence_penalty"),
+    *("logit_bias", "banned_tokens", "min_tokens"),
+    *("acceptance", "seed", "n"),
+)
 
 
 def open_model(bundle: Path, options: Mapping[str, Any]) -> Model:

@@ -170,13 +170,18 @@ def _pairing(manifest: Manifest) -> Table:
 
 def _defaults(manifest: Manifest) -> Table:
     speculation, generation = manifest.speculation, manifest.generation
+    neutral = type(generation)()
     proposers = ", ".join(speculation.proposers) or "none"
     if "ngram" in speculation.proposers:
         proposers += f"; n-grams of {speculation.ngram_min} to {speculation.ngram_max}"
     rows = [
         ("speculation", f"{speculation.mode}, {speculation.draft_length} tokens, {proposers}"),
-        ("temperature", f"{generation.temperature:g}"),
-        ("max tokens", str(generation.max_tokens)),
+        ("acceptance", speculation.acceptance),
+        *(
+            (name.replace("_", " "), f"{value:g}" if isinstance(value, float) else str(value))
+            for name, value in generation.model_dump().items()
+            if name in ("temperature", "max_tokens") or value != getattr(neutral, name)
+        ),
     ]
     return _pairs("defaults", rows)
 

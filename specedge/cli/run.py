@@ -26,7 +26,12 @@ from specedge.cli._options import model_options
 @click.option("--ignore-eos", is_flag=True, help="Go on past the end-of-text ids.")
 @click.option("--echo", is_flag=True, help="Print the prompt first.")
 @click.option("--logprobs", type=int, metavar="N", help="N likeliest ids a token; needs --json.")
-@click.option("--temperature", type=float, metavar="T", help="0 is the only one so far.")
+@click.option(
+    "--n",
+    type=int,
+    metavar="N",
+    help="Samples, one after the other; as text with a line of --- between. [default: 1]",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, then the result.")
 @model_options
 def command(
@@ -52,10 +57,8 @@ def command(
     from specedge.cli._output import JsonPrinter, TextPrinter, print_stats
     from specedge.cli._session import open_model, request_options
 
-    asked = request_options(options)
-    if logprobs is not None:
-        asked["logprobs"] = logprobs
-    printer = JsonPrinter() if as_json else TextPrinter()
+    asked = request_options({**options, "logprobs": logprobs})
+    printer = JsonPrinter() if as_json else TextPrinter(headers=stats)
     with open_model(bundle, options) as model:
         chat = not raw and (model.has_chat_template or system is not None)
         stream = model.stream(_messages(text, system) if chat else text, **asked)

@@ -72,13 +72,14 @@ def check_sampling(
 
 def integer(name: str, value: object, low: int, high: int, meaning: str = "") -> int:
     """An int of low..high; numpy's are taken, bools and whole floats are not."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= high:
+    found = None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    if found is None or not low <= found <= high:
         words = f"; {meaning}" if meaning else ""
         raise OptionError(
             f"{name}: expected an integer of {max(low, 0)}..{_written(high)}{words}, "
             f"found {shown(value)}"
         )
-    return int(value)
+    return found
 
 
 def number(name: str, value: object, low: float, high: float) -> float:
