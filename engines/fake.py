@@ -22,6 +22,9 @@ from specedge.errors import EngineError, ShapeError
 Rule = Callable[[Ids], int]
 """int64 [n], every token up to and including the scored one → id of the next; pure."""
 
+Scores = Callable[[Ids], Logits]
+"""As `Rule`, → float32 [V], the logits of the next token."""
+
 Fault = BaseException | Literal["nan"]
 
 UNWRITTEN = -1  # in a row that no call has filled
@@ -136,6 +139,7 @@ class FakeEngine:
         prefill_chunk: int = 64,
         faults: Mapping[int, Fault] | None = None,
         delay_ms: float = 0.0,
+        scores: Scores | None = None,
     ) -> None:
         """
         Args:
@@ -146,9 +150,11 @@ class FakeEngine:
             faults: by number of the `forward` call, from 0: an exception to raise there, or
                 "nan" for logits that are not finite.
             delay_ms: what each call takes at least.
+            scores: the model, where its distributions matter; in place of `rule`.
         """
         self.spec = spec
         self.rule = rule or hashed(spec.vocab)
+        self._scores = scores
         self.prefill_chunk = prefill_chunk
         self.calls: list[Call] = []
         self._context = spec.context if context is None else context
@@ -202,9 +208,14 @@ class FakeEngine:
             self._greedy = np.empty(rows, dtype=np.int64)
         logits, greedy = self._logits[:rows], self._greedy[:rows]
         for row in range(rows):
-            token = self.rule(kv[: stop - rows + row + 1])
-            logits[row] = np.roll(self._ramp, token)
-            greedy[row] = token
+            seen = kv[: stop - rows + row + 1]
+            if self._scores is None:
+                token = self.rule(seen)
+                logits[row] = np.roll(self._ramp, token)
+                greedy[row] = token
+            else:
+                logits[row] = self._scores(seen)
+                greedy[row] = logits[row].argmax()
         if fault == "nan":
             logits[-1] = np.nan
         if not np.isfinite(logits).all():

@@ -47,9 +47,12 @@ class Chat:
         """Answer `text`; options as `Model.stream`.
 
         Raises:
-            OptionError: also for `echo`, which would put the template's text into the history.
+            OptionError: also for `echo`, which would put the template's text into the history, and
+                for `n`: a chat goes on from one answer.
             PromptError, BusyError, EngineError: as `Model.stream`.
         """
+        if options.get("n") not in (None, 1):
+            raise OptionError("n: a chat goes on from one answer; leave n out")
         if options.get("echo"):
             raise OptionError("echo: not available in a chat; leave it out")
         if not isinstance(text, str) or not text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
@@ -12,11 +13,42 @@ from specedge.logprobs import TokenLogprobs
 from specedge.loop import Round
 from specedge.metrics import Metrics
 from specedge.result import Event, Result
+from specedge.sampling.params import RuleName
 from specedge.sequence import Sequence
 from specedge.speculator import SpeculationState
 from specedge.stream import Delta, FinishReason, TextStream
 
 OnEnd = Callable[[Result | None, BaseException | None], None]
+
+
+@dataclass(slots=True)
+class Sample:
+    """One of the n texts of a request, as far as it has come.
+
+    Args:
+        seq: at its prompt.
+        rounds: from `specedge.loop.decode` over `seq`.
+        text: decodes and looks for stop strings.
+        metrics: fed by `rounds`.
+        acceptance: the rule that runs.
+        seed: of its randomness; None: there is none.
+        reproducible: see `Result`.
+        number: 0..n - 1.
+    """
+
+    seq: Sequence
+    rounds: Iterator[Round]
+    text: TextStream
+    metrics: Metrics
+    acceptance: RuleName
+    seed: int | None
+    reproducible: bool
+    number: int = 0
+    said: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    out: int = 0  # tokens that have left in events
+    result: Result | None = None
 
 
 class Generation:
@@ -26,11 +58,9 @@ class Generation:
     all end the request: then, and only then, the model is free for the next one.
 
     Args:
-        seq: at its prompt.
-        rounds: from `specedge.loop.decode` over `seq`.
-        text: decodes and looks for stop strings.
-        echo: goes out first, before anything runs.
-        metrics: fed by `rounds`.
+        begin: makes the sample of this number; called for 0 at once.
+        n: samples, made one after the other; all but the first find the prompt's KV in the slot.
+        echo: goes out first in every sample, before anything runs.
         logprobs: whether rounds carry them.
         state: what speculation is doing.
         on_end: told the result and the exception that ended the request, if one did; called once.
@@ -38,28 +68,22 @@ class Generation:
 
     def __init__(
         self,
-        seq: Sequence,
-        rounds: Iterator[Round],
-        text: TextStream,
+        begin: Callable[[int], Sample],
         *,
+        n: int = 1,
         echo: str,
-        metrics: Metrics,
         logprobs: bool,
         state: Callable[[], SpeculationState],
         on_end: OnEnd,
     ) -> None:
         self.result: Result | None = None
-        self._seq = seq
-        self._rounds = rounds
-        self._text = text
-        self._echo = echo
-        self._metrics = metrics
+        self._begin = begin
+        self._n = n
+        self._samples = [begin(0)]  # all but the last have ended
+        self._echo = self._unsaid = echo
+        self._logprobs = logprobs
         self._state = state
         self._on_end = on_end
-        self._said: list[str] = []
-        self._tokens: list[int] = []
-        self._logprobs: list[TokenLogprobs] | None = [] if logprobs else None
-        self._out = 0  # tokens that have left in events
         # The reader is a thread's id, not a flag: Ctrl-C can keep a flag from being cleared, and
         # then the thread that was interrupted is still itself.
         self._reader: int | None = None
@@ -83,46 +107,52 @@ class Generation:
             raise BusyError("stream: another thread is reading it; give each thread its own model")
         try:
             self._reader = threading.get_ident()
-            if self._echo:
-                event, self._echo = Event(self._echo), ""
-                self._said.append(event.text)
+            sample = self._samples[-1]
+            if sample.result is not None:
+                sample = self._begin(len(self._samples))
+                self._samples.append(sample)
+                self._unsaid = self._echo
+            if self._unsaid:
+                event, self._unsaid = Event(self._unsaid, sample=sample.number), ""
+                sample.said.append(event.text)
                 return event
-            return self._advance()
+            return self._advance(sample)
         except BaseException as error:  # Ctrl-C too ends the request and frees the model
             self._end("cancelled", error)
             raise
         finally:
             self._reader = None
 
-    def _advance(self) -> Event:
+    def _advance(self, sample: Sample) -> Event:
         while True:
-            done = next(self._rounds)
-            self._tokens += done.tokens
-            if self._logprobs is not None:
-                self._logprobs += done.logprobs or []
-            delta = self._text.push(done.tokens)
+            done = next(sample.rounds)
+            sample.tokens += done.tokens
+            if self._logprobs:
+                sample.logprobs += done.logprobs or []
+            delta = sample.text.push(done.tokens)
             reason: FinishReason | None = None
-            if self._seq.done and not delta.stopped:
-                rest = self._text.finish()
+            if sample.seq.done and not delta.stopped:
+                rest = sample.text.finish()
                 delta = Delta(delta.text + rest.text, rest.n_tokens, rest.stopped)
-                reason = self._seq.finish_reason
+                reason = sample.seq.finish_reason
             if delta.stopped:
                 reason = "stop_string"
-                self._seq.truncate(self._seq.n_prompt + delta.n_tokens)
-            if reason is None and not delta.text and delta.n_tokens == self._out:
+                sample.seq.truncate(sample.seq.n_prompt + delta.n_tokens)
+            if reason is None and not delta.text and delta.n_tokens == sample.out:
                 continue
-            return self._event(delta, reason)
+            return self._event(sample, delta, reason)
 
-    def _event(self, delta: Delta, reason: FinishReason | None) -> Event:
-        fresh = slice(self._out, delta.n_tokens)
-        self._out = delta.n_tokens
+    def _event(self, sample: Sample, delta: Delta, reason: FinishReason | None) -> Event:
+        fresh = slice(sample.out, delta.n_tokens)
+        sample.out = delta.n_tokens
         if delta.text:
-            self._said.append(delta.text)
-        event = Event(delta.text, self._tokens[fresh], reason)
-        if self._logprobs is not None:
-            event.logprobs = self._logprobs[fresh]
+            sample.said.append(delta.text)
+        event = Event(delta.text, sample.tokens[fresh], reason, sample=sample.number)
+        if self._logprobs:
+            event.logprobs = sample.logprobs[fresh]
         if reason is not None:
-            event.result = self._end(reason, None)
+            last = sample.number == self._n - 1
+            event.result = self._end(reason, None) if last else self._end_sample(sample, reason)
         return event
 
     @property
@@ -133,23 +163,34 @@ class Generation:
     def _read_elsewhere(self) -> bool:
         return self._reader not in (None, threading.get_ident())
 
+    def _end_sample(self, sample: Sample, reason: FinishReason) -> Result:
+        """Once for each sample; again, to its end, after Ctrl-C came in between."""
+        sample.rounds = iter(())  # lets go of the slot
+        if sample.result is None:
+            sample.result = Result(
+                text="".join(sample.said),
+                tokens=sample.tokens[: sample.out],
+                finish_reason=reason,
+                prompt_tokens=sample.seq.n_prompt,
+                seed=sample.seed,
+                speculation=self._state(),
+                metrics=sample.metrics.summary(),
+                acceptance=sample.acceptance,
+                reproducible=sample.reproducible,
+                logprobs=sample.logprobs[: sample.out] if self._logprobs else None,
+            )
+        return sample.result
+
     def _end(self, reason: FinishReason, error: BaseException | None) -> Result | None:
-        """Once for each request; again, to its end, after Ctrl-C came in between."""
+        """As `_end_sample`, for the request; a sample that has ended keeps its own reason."""
         if self._finished:
             return self.result
         self._ended = True
-        self._rounds = iter(())  # lets go of the slot
         try:
-            self.result = Result(
-                text="".join(self._said),
-                tokens=self._tokens[: self._out],
-                finish_reason=reason,
-                prompt_tokens=self._seq.n_prompt,
-                seed=None,
-                speculation=self._state(),
-                metrics=self._metrics.summary(),
-                logprobs=None if self._logprobs is None else self._logprobs[: self._out],
-            )
+            self.result = self._end_sample(self._samples[-1], reason)
+            if self._n > 1:
+                results = [each.result for each in self._samples if each.result is not None]
+                self.result = replace(results[0], samples=results)
         finally:  # a second Ctrl-C must not leave the model busy for ever
             self._finished = True
             self._on_end(self.result, error)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from time import perf_counter_ns
 
-from specedge.acceptance import AcceptanceRule, greedy
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.logprobs import TokenLogprobs, token_logprobs
 from specedge.metrics import Metrics
 from specedge.proposers.base import NO_DRAFT
+from specedge.sampling.sampler import GREEDY, Sampler
 from specedge.sequence import Sequence
 from specedge.speculator import Speculator
 
@@ -43,7 +43,7 @@ def decode(
     speculator: Speculator,
     metrics: Metrics,
     logprobs: int | None = None,
-    accept: AcceptanceRule = greedy,
+    sampler: Sampler = GREEDY,
 ) -> Iterator[Round]:
     """Run a sequence to its end; the first round is the prefill's one token.
 
@@ -58,16 +58,16 @@ def decode(
         speculator: drafts; its mode and failures decide between speculative and plain rounds.
         metrics: fed as the rounds go.
         logprobs: list this many likeliest ids for each token; None for no log-probabilities.
-        accept: which drafted tokens stand.
+        sampler: chooses the tokens; made for `seq`.
 
     Raises:
-        EngineError: the target failed; nothing of that round is committed.
+        EngineError, SamplingError: the target failed; nothing of that round is committed.
         ProposerError: a proposer failed and speculation is forced on.
     """
     began = perf_counter_ns()
     pending = seq.pending()
     scored = prefill(target, slot, pending, seq.n_cached)
-    committed = seq.commit(NO_DRAFT.tokens, accept(NO_DRAFT, scored))
+    committed = seq.commit(NO_DRAFT.tokens, sampler.accept(NO_DRAFT, scored))
     details = None if logprobs is None else token_logprobs(committed, scored.logits, logprobs)
     metrics.first_token(len(pending), began, perf_counter_ns())
     yield Round(committed.tolist(), None, 0, 0, details)
@@ -75,7 +75,7 @@ def decode(
         return
 
     began = perf_counter_ns()
-    speculator.start(seq, target.spec)
+    speculator.start(seq, target.spec, sampler)
     metrics.proposers_started(perf_counter_ns() - began)
     while not seq.done:
         began = perf_counter_ns()
@@ -84,7 +84,7 @@ def decode(
         proposed = perf_counter_ns()
         scored = target.forward(slot, seq.pending(draft.tokens), seq.n_cached, 1 + k)
         verified = perf_counter_ns()
-        verdict = accept(draft, scored)
+        verdict = sampler.accept(draft, scored)
         committed = seq.commit(draft.tokens, verdict)
         accepted = min(verdict.n_accepted, len(committed))
         if logprobs is not None:

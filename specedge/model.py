@@ -11,6 +11,7 @@ concurrency     a second request while one runs gets BusyError, from any thread
 from __future__ import annotations
 
 import contextlib
+import secrets
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -26,16 +27,20 @@ from specedge.chat import Chat
 from specedge.contract import Ids
 from specedge.engines.base import Engine, Slot
 from specedge.errors import BusyError, EngineError, OptionError, PromptError
-from specedge.generation import Generation, OnEnd
+from specedge.generation import Generation, OnEnd, Sample
 from specedge.loop import decode
 from specedge.metrics import Metrics
 from specedge.options import GenerationOptions, OptionKeywords
 from specedge.result import Result
+from specedge.sampling.sampler import make_sampler
+from specedge.sampling.scratch import Scratch
 from specedge.sequence import Sequence
 from specedge.speculator import SpeculationState, Speculator
 from specedge.stream import TextStream
 from specedge.template import ChatTemplate, Message
 from specedge.tokenizer import Tokenizer
+
+_SEED_BITS = 53  # a drawn seed survives a JSON reader that knows only doubles
 
 Prompt = str | AnySequence[Message] | AnySequence[int] | Ids
 
@@ -70,6 +75,7 @@ class Model:
         self._speculator = speculator
         self._slot: Slot | None = target.new_slot()
         self._context = self._slot.context
+        self._scratch = Scratch()
         self._template = _template(bundle, tokenizer)
         self._seq: Sequence | None = None
         self._starting = threading.RLock()  # one that Ctrl-C left locked still opens here
@@ -99,8 +105,8 @@ class Model:
         """Start a request; iterate over what this returns to run it.
 
         Options are `max_tokens`, `stop`, `ignore_eos`, `echo`, `logprobs` (see
-        `GenerationOptions`) and `temperature`, which must be 0. Everything is checked here, before
-        the first event.
+        `GenerationOptions`) and those of `SamplingParams`. Everything is checked here, before the
+        first event. With `n` > 1 the samples come one after the other, and share the prompt's KV.
 
         Raises:
             OptionError: an option that is unknown or cannot be honoured.
@@ -157,27 +163,60 @@ class Model:
         self, prompt: Prompt, options: Mapping[str, Any], on_end: OnEnd | None = None
     ) -> Generation:
         """`stream` with the options in a mapping, and somebody to tell when it ends."""
-        metrics = Metrics()
-        chosen = GenerationOptions.parse(options, self.bundle.manifest.generation)
+        eos_ids = self.bundle.manifest.tokenizer.eos_ids
+        chosen = GenerationOptions.parse(
+            options,
+            self.bundle.manifest.generation,
+            speculation=self.bundle.manifest.speculation,
+            vocab=self.bundle.manifest.target.vocab,
+            end_ids=eos_ids,
+        )
         stops, stop_ids = self._stops(chosen.stop)
+        ends = stop_ids if chosen.ignore_eos else stop_ids.union(eos_ids)
+        params = chosen.sampling
+        seed = params.seed
+        if seed is None:
+            seed = secrets.randbits(_SEED_BITS)
         ids, text = self.encode(prompt)
-        with self._starting:
-            slot = self._open_slot()
+
+        def begin(number: int) -> Sample:
+            metrics = Metrics()
             seq = self._sequence(ids, chosen)
-            rounds = decode(seq, self._target, slot, self._speculator, metrics, chosen.logprobs)
-            decoder = self.tokenizer.stream(ids.tolist())
-
-            def end(result: Result | None, error: BaseException | None) -> None:
-                self.last_result = result
-                if on_end is not None:
-                    on_end(result, error)
-
-            generation = Generation(
+            sampler = make_sampler(
+                params,
+                seq,
+                vocab=self._target.spec.vocab,
+                end_ids=ends,
+                seed=seed,
+                sample=number,
+                scratch=self._scratch,
+            )
+            rounds = decode(
+                seq, self._target, slot, self._speculator, metrics, chosen.logprobs, sampler
+            )
+            return Sample(
                 seq,
                 rounds,
-                TextStream(decoder, stops, stop_ids),
+                TextStream(self.tokenizer.stream(ids.tolist()), stops, stop_ids),
+                metrics,
+                sampler.rule,
+                seed=None if sampler.rule == "greedy" else seed,
+                # calls of other widths may see other logits
+                reproducible=sampler.rule in ("greedy", "coupled") and not self._target.width_noise,
+                number=number,
+            )
+
+        def end(result: Result | None, error: BaseException | None) -> None:
+            self.last_result = result
+            if on_end is not None:
+                on_end(result, error)
+
+        with self._starting:
+            slot = self._open_slot()
+            generation = Generation(
+                begin,
+                n=params.n,
                 echo=text if chosen.echo else "",
-                metrics=metrics,
                 logprobs=chosen.logprobs is not None,
                 state=lambda: self.speculation,
                 on_end=end,

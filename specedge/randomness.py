@@ -50,7 +50,7 @@ class Randomness:
         self.sample = sample
         self._bits = np.random.Philox()
         self._counter = np.zeros(4, np.uint64)
-        self._state: dict[str, Any] = {
+        self._state: Any = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": np.array([seed, sample], np.uint64)},
             "buffer": np.zeros(_WORDS, np.uint64),
@@ -69,7 +69,10 @@ class Randomness:
     ) -> npt.NDArray[np.float64]:
         """The draws of index start..start + count - 1, float64 [count], between 0 and 1."""
         words = self._words(stream, position, start, count)[start % _WORDS :]
-        return ((words >> np.uint64(12)) + 0.5) * _STEP
+        draws = (words >> np.uint64(12)).astype(np.float64)
+        draws += 0.5
+        draws *= _STEP
+        return draws
 
     def _words(
         self, stream: Stream, position: int, start: int, count: int

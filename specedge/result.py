@@ -8,6 +8,7 @@ from typing import Any
 
 from specedge.logprobs import TokenLogprobs
 from specedge.metrics import MetricsSummary
+from specedge.sampling.params import RuleName
 from specedge.speculator import SpeculationState
 from specedge.stream import FinishReason
 
@@ -22,10 +23,15 @@ class Result:
             the last character of `text`.
         finish_reason: "stop" | "length" | "stop_string" | "cancelled".
         prompt_tokens: ids of the prompt.
-        seed: None; greedy decoding has no randomness.
+        seed: of the randomness, drawn where none was given; None: greedy, there is none.
+        acceptance: the rule that decided about drafted tokens.
+        reproducible: whether the same prompt, options and seed give the same tokens with any draft
+            length and proposer, or none. False for rejection and block, whose tokens repeat for the
+            same draft lengths and proposers only.
         speculation: what speculation did, and why.
         metrics: see `MetricsSummary`; counts what was computed, tokens after a stop included.
         logprobs: one entry for each of `tokens`, when asked for.
+        samples: with n > 1, the result of each sample; the rest is then that of the first.
     """
 
     text: str
@@ -33,15 +39,22 @@ class Result:
     finish_reason: FinishReason
     prompt_tokens: int
     seed: int | None
+    acceptance: RuleName
+    reproducible: bool
     speculation: SpeculationState
     metrics: MetricsSummary
     logprobs: list[TokenLogprobs] | None = None
+    samples: list[Result] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, nested; `logprobs` is a key only when it was asked for."""
+        """JSON-ready, nested; `logprobs` and `samples` are keys only where they were asked for."""
         said = asdict(self)
         if self.logprobs is None:
             del said["logprobs"]
+        if self.samples is None:
+            del said["samples"]
+        else:
+            said["samples"] = [sample.to_dict() for sample in self.samples]
         return said
 
     def to_json(self) -> str:
@@ -56,9 +69,10 @@ class Event:
     Args:
         text: may be empty while a character, or what may become a stop string, is unfinished.
         tokens: output ids that `text` is made of, as far as a token is not cut by a stop.
-        finish_reason: only on the last event.
-        result: only on the last event.
+        finish_reason: only on the last event of a sample.
+        result: likewise; with n > 1 the very last event carries the result of all.
         logprobs: one entry a token, when asked for.
+        sample: which of the n samples, from 0; they come one after the other.
     """
 
     text: str
@@ -66,3 +80,4 @@ class Event:
     finish_reason: FinishReason | None = None
     result: Result | None = None
     logprobs: list[TokenLogprobs] | None = None
+    sample: int = 0

@@ -14,6 +14,7 @@ from specedge.contract import GraphSpec, Ids
 from specedge.controller import Controller
 from specedge.errors import OptionError, ProposerError
 from specedge.proposers.base import NO_DRAFT, Draft, Proposer
+from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 
 Mode = Literal["auto", "on", "off"]
@@ -87,8 +88,10 @@ class Speculator:
     def proposers(self) -> tuple[Proposer, ...]:
         return self._proposers
 
-    def start(self, seq: Sequence, target: GraphSpec) -> None:
+    def start(self, seq: Sequence, target: GraphSpec, sampler: Sampler) -> None:
         """Begin a request whose first token is committed; an earlier failure is forgiven.
+
+        `sampler` chooses the tokens of proposers that draw theirs.
 
         Raises:
             ProposerError: a proposer failed and mode is "on".
@@ -100,7 +103,7 @@ class Speculator:
             return
         for proposer in self._proposers:
             try:
-                proposer.start(seq)
+                proposer.start(seq, sampler)
             except Exception as error:  # see _failed
                 return self._failed(proposer, "start", error)
 

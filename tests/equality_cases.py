@@ -1,4 +1,4 @@
-"""Greedy decoding of one prompt, with or without speculation, and how close the target's calls
+"""Decoding of one prompt, with or without speculation, and how close the target's calls
 were. Used by the equality tests and by bench/verify_full.py."""
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from specedge.engines.base import Engine, prefill
 from specedge.loop import decode
 from specedge.metrics import Metrics, MetricsSummary
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
+from specedge.sampling.params import SamplingParams
+from specedge.sampling.sampler import make_sampler
 from specedge.sequence import Sequence as TokenSequence
 from specedge.speculator import Speculator
 from tiny_exports import TinyExports, read_manifest
@@ -108,8 +110,10 @@ def run(
     k: int = 0,
     proposers: Sequence[Proposer] = (),
     max_tokens: int | None = None,
+    params: SamplingParams = SamplingParams(),
 ) -> Run:
-    """Decode greedily; k 0 is plain decoding. `max_tokens` None fills the context.
+    """Decode, greedily unless `params` say otherwise; k 0 is plain decoding. `max_tokens` None
+    fills the context.
 
     A failing proposer is an error here, never a silent return to plain decoding.
     """
@@ -117,7 +121,9 @@ def run(
     seq = TokenSequence(prompt, context=slot.context, max_tokens=max_tokens or slot.context + 1)
     speculator = Speculator(proposers, Controller(k), mode="on" if k else "off")
     metrics = Metrics()
-    for _ in decode(seq, target, slot, speculator, metrics):
+    vocab, seed = target.spec.vocab, params.seed or 0
+    sampler = make_sampler(params, seq, vocab=vocab, end_ids=(), seed=seed)
+    for _ in decode(seq, target, slot, speculator, metrics, sampler=sampler):
         pass
     target.release(slot)
     return Run(seq.generated.tolist(), metrics.summary())

@@ -13,6 +13,7 @@ from specedge.errors import EngineError, ProposerError
 from specedge.loop import Round, decode
 from specedge.metrics import Metrics
 from specedge.proposers import Draft, DraftModelProposer, NgramProposer
+from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 from specedge.speculator import Speculator
 from tests import oracle
@@ -29,7 +30,7 @@ class Guesser:
         self.heard: list[tuple[list[int], int]] = []
         self.started = 0
 
-    def start(self, seq: Sequence) -> None:
+    def start(self, seq: Sequence, sampler: Sampler) -> None:
         self.started += 1
 
     def propose(self, seq: Sequence, limit: int) -> Draft:

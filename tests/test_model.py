@@ -37,7 +37,7 @@ class Failing:
 
     name = "failing"
 
-    def start(self, seq):
+    def start(self, seq, sampler):
         self.rounds = 0
 
     def propose(self, seq, limit):
@@ -76,6 +76,8 @@ def test_the_result_has_the_keys_that_every_surface_shows(tiny_bundle):
         "finish_reason",
         "prompt_tokens",
         "seed",
+        "acceptance",
+        "reproducible",
         "speculation",
         "metrics",
     ]
@@ -270,7 +272,7 @@ def test_options_are_checked_before_anything_runs(tiny_bundle):
     with pytest.raises(OptionError, match="did you mean max_tokens"):
         model.stream(ASKED, max_token=5)
     with pytest.raises(OptionError, match="temperature"):
-        model.generate(ASKED, temperature=0.5)
+        model.generate(ASKED, temperature=-0.5)
     assert target.calls == []
 
 

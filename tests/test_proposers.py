@@ -9,6 +9,7 @@ from specedge.acceptance import Verdict
 from specedge.engines.fake import FakeEngine, fake_spec, hashed, scripted, table
 from specedge.errors import OptionError
 from specedge.proposers import DraftModelProposer, NgramProposer
+from specedge.sampling.sampler import GREEDY
 from specedge.sequence import NO_TOKENS, Sequence
 from tests import oracle
 
@@ -80,7 +81,7 @@ def test_impossible_ngram_sizes_are_refused(shortest, longest):
 def test_the_draft_model_drafts_its_own_greedy_text(k):
     seq = sequence([1, 2, 3])
     proposer, calls = draft_model()
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     draft = proposer.propose(seq, k)
     assert draft.tokens.tolist() == continuation(RULE, [1, 2, 3], k)
     assert [call.width for call in calls] == [3] + [1] * (k - 1)
@@ -89,7 +90,7 @@ def test_the_draft_model_drafts_its_own_greedy_text(k):
 
 def test_start_runs_nothing():
     proposer, calls = draft_model()
-    proposer.start(sequence([1, 2, 3]))
+    proposer.start(sequence([1, 2, 3]), GREEDY)
     assert calls == []
 
 
@@ -101,7 +102,7 @@ def test_start_runs_nothing():
 def test_only_what_is_missing_is_fed_after_a_round(accepted, fed):
     seq = sequence([1, 2, 3])
     proposer, calls = draft_model()
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     draft = proposer.propose(seq, 3).tokens.copy()
     refused = (int(draft[accepted]) + 1) % VOCAB if accepted < 3 else 5
     seq.commit(draft, Verdict(accepted, refused))
@@ -114,7 +115,7 @@ def test_only_what_is_missing_is_fed_after_a_round(accepted, fed):
 def test_a_long_backlog_is_fed_in_chunks():
     seq = sequence([1, 2, 3])
     proposer, calls = draft_model(chunk=4)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     proposer.propose(seq, 2)
     grow(seq, *[int(token) for token in np.arange(10) % VOCAB])
     calls.clear()
@@ -126,13 +127,13 @@ def test_a_long_backlog_is_fed_in_chunks():
 def test_the_common_prefix_of_a_resumed_conversation_is_not_fed_again():
     seq = sequence([1, 2, 3, 4])
     proposer, calls = draft_model()
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     grow(seq, *proposer.propose(seq, 3).tokens.tolist())
     turn = [*seq.tokens[:5].tolist(), 9, 9, 9]
     seq.resume(turn, max_tokens=10)
     grow(seq, 1)
     calls.clear()
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     draft = proposer.propose(seq, 1)
     assert draft.tokens.tolist() == continuation(RULE, [*turn, 1], 1)
     assert [(call.n_cached, call.width) for call in calls] == [(5, 4)]
@@ -142,17 +143,17 @@ def test_the_common_prefix_of_a_resumed_conversation_is_not_fed_again():
 def test_rows_of_another_conversation_are_not_taken_for_this_one(prompt):
     seq = sequence([1, 2, 3, 4])
     proposer, _ = draft_model()
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     proposer.propose(seq, 3)
     seq.resume(prompt, max_tokens=10)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, prompt, 3)
 
 
 def test_a_draft_ends_with_its_own_context():
     seq = sequence([1, 2, 3], context=64)
     proposer, _ = draft_model(context=5)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     assert proposer.propose(seq, 15).tokens.tolist() == continuation(RULE, [1, 2, 3], 3)
     grow(seq, 1, 2)
     assert len(proposer.propose(seq, 15).tokens) == 1
@@ -163,7 +164,7 @@ def test_a_draft_ends_with_its_own_context():
 def test_nothing_is_drafted_after_an_end_id():
     seq = sequence([1], eos_ids={3})
     proposer, calls = draft_model(table({1: 2, 2: 3, 3: 4}))
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     assert proposer.propose(seq, 8).tokens.tolist() == [2, 3]
     assert len(calls) == 2
 
@@ -172,31 +173,31 @@ def test_nothing_is_drafted_after_an_end_id():
 def test_rows_that_a_failed_call_may_have_spoiled_are_fed_again(call):
     seq = sequence([1, 2, 3, 4, 5, 6])
     proposer, _ = draft_model(chunk=3, faults={call: RuntimeError("lost")})
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     with pytest.raises(RuntimeError, match="lost"):
         proposer.propose(seq, 3)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, seq.tokens.tolist(), 3)
 
 
 def test_rows_of_an_earlier_conversation_are_not_trusted_after_a_failed_call():
     seq = sequence([1, 2, 3, 4, 5, 6])
     proposer, _ = draft_model(faults={1: RuntimeError("lost")})
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     proposer.propose(seq, 1)
     seq.resume([1, 2, 9, 9], max_tokens=10)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     with pytest.raises(RuntimeError, match="lost"):
         proposer.propose(seq, 1)
     seq.resume([1, 2, 3, 4, 5, 6], max_tokens=10)
-    proposer.start(seq)
+    proposer.start(seq, GREEDY)
     assert proposer.propose(seq, 3).tokens.tolist() == continuation(RULE, seq.tokens.tolist(), 3)
 
 
 def test_closing_frees_the_slot_and_the_engine():
     engine = FakeEngine(fake_spec(VOCAB, 8), scripted([1], 1))
     proposer = DraftModelProposer(engine)
-    proposer.start(sequence([1]))
+    proposer.start(sequence([1]), GREEDY)
     proposer.close()
     with pytest.raises(Exception, match="closed"):
         engine.new_slot()

@@ -8,6 +8,7 @@ from specedge.controller import Controller
 from specedge.engines.fake import fake_spec
 from specedge.errors import OptionError, ProposerError, SpecedgeError
 from specedge.proposers import Draft
+from specedge.sampling.sampler import GREEDY, Sampler
 from specedge.sequence import NO_TOKENS, Sequence
 from specedge.speculator import Speculator
 
@@ -29,7 +30,7 @@ class Stub:
         if verb == self.fails:
             raise self.error
 
-    def start(self, seq: Sequence) -> None:
+    def start(self, seq: Sequence, sampler: Sampler) -> None:
         self._enter("start")
 
     def propose(self, seq: Sequence, limit: int) -> Draft:
@@ -52,7 +53,7 @@ def started() -> Sequence:
 def run(speculator: Speculator) -> Draft:
     """One request of one round."""
     seq = started()
-    speculator.start(seq, SPEC)
+    speculator.start(seq, SPEC, GREEDY)
     draft = speculator.propose(seq)
     speculator.observe(np.array([1]), 0)
     return draft
@@ -157,13 +158,13 @@ def test_the_state_names_who_drafted_most():
     speculator = Speculator([first, second], Controller(4))
     assert speculator.state().proposer is None
     seq = started()
-    speculator.start(seq, SPEC)
+    speculator.start(seq, SPEC, GREEDY)
     speculator.propose(seq)
     assert speculator.state().proposer == "first"
     first.tokens = NO_TOKENS
     speculator.propose(seq)
     assert speculator.state().proposer == "second"
-    speculator.start(seq, SPEC)
+    speculator.start(seq, SPEC, GREEDY)
     assert speculator.state().proposer is None
 
 

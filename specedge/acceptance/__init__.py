@@ -16,7 +16,7 @@ laws that the drafted tokens were drawn from. p may compute a row when it is ask
 """
 
 from specedge.acceptance.coupled import coupled, race
-from specedge.acceptance.greedy import accept_greedy, accept_greedy_ids
+from specedge.acceptance.greedy import accept_chosen, accept_greedy, accept_greedy_ids
 from specedge.acceptance.thresholds import (
     BLOCK,
     REJECTION,
@@ -33,6 +33,7 @@ __all__ = [
     "RoundDraws",
     "ThresholdRule",
     "Verdict",
+    "accept_chosen",
     "accept_greedy",
     "accept_greedy_ids",
     "block",

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specedge.acceptance.greedy import accept_chosen
 from specedge.acceptance.verdict import Verdict
 from specedge.contract import Ids
 from specedge.randomness import Randomness, Stream
@@ -40,12 +41,7 @@ def coupled(draft: Ids, p: Sequence[Law], randomness: Randomness, position: int)
         randomness: the draft was drawn with it as well, if it is to agree.
         position: committed tokens when the round begins: that of the first drafted one.
     """
-    for i, token in enumerate(draft.tolist()):
-        drawn = race(p[i], randomness, position + i)
-        if drawn != token:
-            return Verdict(i, drawn)
-    k = len(draft)
-    return Verdict(k, race(p[k], randomness, position + k))
+    return accept_chosen(draft, lambda i: race(p[i], randomness, position + i))
 
 
 def race(law: Law, randomness: Randomness, position: int) -> int:

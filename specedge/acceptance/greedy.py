@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from specedge.acceptance.verdict import Verdict
 from specedge.contract import Ids, Logits
 from specedge.errors import ShapeError
@@ -51,3 +53,18 @@ def accept_greedy_ids(draft: Ids, greedy_ids: Ids) -> Verdict:
             break
         n_accepted += 1
     return Verdict(n_accepted, chosen[n_accepted])
+
+
+def accept_chosen(draft: Ids, chosen: Callable[[int], int]) -> Verdict:
+    """`accept_greedy` where the target's choice is worked out for the rows that are asked for.
+
+    Args:
+        draft: int64 [K], K >= 0.
+        chosen: i → the target's choice after draft[:i]; asked for rising i, not past the first
+            refused token.
+    """
+    for i, token in enumerate(draft.tolist()):
+        its = chosen(i)
+        if its != token:
+            return Verdict(i, its)
+    return Verdict(len(draft), chosen(len(draft)))

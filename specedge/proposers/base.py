@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specedge.contract import Ids
+from specedge.sampling.law import Law
+from specedge.sampling.sampler import Sampler
 from specedge.sequence import NO_TOKENS, Sequence
 
 
@@ -22,11 +24,14 @@ class Draft:
         tokens: int64 [K], K >= 0; may be a view that lives until the proposer's next call.
         proposer: name of who drafted it; "" for an empty draft of nobody.
         run_ms: milliseconds of making it that were spent inside an engine's own call.
+        q: the K laws that the tokens were really drawn from, after processors; None where nothing
+            was drawn (a lookup, an argmax, noise that the target shares).
     """
 
     tokens: Ids
     proposer: str
     run_ms: float = 0.0
+    q: tuple[Law, ...] | None = None
 
 
 NO_DRAFT = Draft(NO_TOKENS, "")
@@ -38,10 +43,11 @@ class Proposer(Protocol):
     @property
     def name(self) -> str: ...
 
-    def start(self, seq: Sequence) -> None:
+    def start(self, seq: Sequence, sampler: Sampler) -> None:
         """A request begins, or is resumed: `seq` holds its prompt and its first token.
 
-        What was learned from an earlier request may be kept as far as it still holds.
+        What was learned from an earlier request may be kept as far as it still holds. Whoever draws
+        tokens does so with `sampler`, and never holds one back because of which one it is.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""A smaller model drafts greedily, one token a step, in its own KV slot."""
+"""A smaller model drafts one token a step, in its own KV slot."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import numpy as np
 from specedge.contract import Ids
 from specedge.engines.base import Engine, Scored, Slot, prefill
 from specedge.proposers.base import NO_DRAFT, Draft
+from specedge.sampling.law import Law
+from specedge.sampling.sampler import GREEDY, Sampler
 from specedge.sequence import NO_TOKENS, Sequence, common_prefix
 
 
 class DraftModelProposer:
-    """Drafts with `engine`, which it owns and closes.
+    """Drafts with `engine`, which it owns and closes; the request's sampler chooses the tokens.
 
     Its rows are valid up to the common prefix of the ids it has cached and the ids that are
     committed, and never past n - 1, so that there is a row to score. It keeps those ids and
@@ -32,12 +34,14 @@ class DraftModelProposer:
         self._n_cached = 0  # rows that hold `_ids`, drafted ones included
         self._n_agreed = 0  # leading rows known to be committed tokens
         self._drafted: Ids = NO_TOKENS
+        self._sampler: Sampler = GREEDY
 
     @property
     def engine(self) -> Engine:
         return self._engine
 
-    def start(self, seq: Sequence) -> None:
+    def start(self, seq: Sequence, sampler: Sampler) -> None:
+        self._sampler = sampler
         if self._slot is None:
             # Not at construction: a lack of memory here ends speculation, not the load.
             self._slot = self._engine.new_slot()
@@ -57,17 +61,21 @@ class DraftModelProposer:
         scored = self._feed(seq.tokens[known:], known)
         self._n_agreed = n
         run_ms = scored.run_ms
-        token = int(scored.greedy_ids[0])
-        drafted = self._drafted
+        choose, drafted = self._sampler.choose, self._drafted
+        laws: list[Law | None] = []
+        token, law = choose(scored, drafted[:0])
         drafted[0] = token
+        laws.append(law)
         length = 1
         while length < limit and token not in seq.eos_ids:
             scored = self._feed(drafted[length - 1 : length], n + length - 1)
             run_ms += scored.run_ms
-            token = int(scored.greedy_ids[0])
+            token, law = choose(scored, drafted[:length])
             drafted[length] = token
+            laws.append(law)
             length += 1
-        return Draft(drafted[:length], self.name, run_ms)
+        q = tuple(law for law in laws if law is not None)
+        return Draft(drafted[:length], self.name, run_ms, q or None)
 
     def _feed(self, tokens: Ids, n_cached: int) -> Scored:
         """Run int64 [S] after `n_cached` rows and score the last."""

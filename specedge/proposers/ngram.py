@@ -5,6 +5,7 @@ from __future__ import annotations
 from specedge.contract import Ids
 from specedge.errors import OptionError
 from specedge.proposers.base import NO_DRAFT, Draft
+from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 
 
@@ -29,7 +30,7 @@ class NgramProposer:
         self.ngram_min = ngram_min
         self.ngram_max = ngram_max
 
-    def start(self, seq: Sequence) -> None: ...
+    def start(self, seq: Sequence, sampler: Sampler) -> None: ...
 
     def propose(self, seq: Sequence, limit: int) -> Draft:
         tokens = seq.tokens

@@ -44,7 +44,7 @@ class Law:
         allocate: where weights are made, for buffers that are used again.
     """
 
-    __slots__ = ("_allocate", "_logits", "_sums", "_top", "_weights", "ids", "scale")
+    __slots__ = ("_logits", "_sums", "_top", "_weights", "allocate", "ids", "scale")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Law:
         self._weights = weights
         self._top = top
         self._sums: Floats | None = None
-        self._allocate = allocate
+        self.allocate = allocate
 
     @classmethod
     def of(cls, weights: Floats, ids: Ids | None = None) -> Law:
@@ -75,6 +75,12 @@ class Law:
     def certain(cls, token: int) -> Law:
         """Always this token: what a lookup drafts from."""
         return cls(np.array([token], np.int64), None, weights=np.ones(1))
+
+    @property
+    def likeliest(self) -> int:
+        """The id of the largest weight; the lowest of several."""
+        place = int((self.weights if self._logits is None else self._logits).argmax())
+        return place if self.ids is None else self.ids.item(place)
 
     @property
     def size(self) -> int:
@@ -97,7 +103,7 @@ class Law:
         if self._weights is None:
             logits = self._logits
             assert logits is not None
-            weights = self._allocate(len(logits))
+            weights = self.allocate(len(logits))
             np.copyto(weights, logits)
             weights -= float(logits.max()) if self._top is None else self._top
             weights *= self.scale
