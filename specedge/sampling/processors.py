@@ -82,13 +82,14 @@ class Pipeline:
         self, row: Logits, history: History | None, n_generated: int, scratch: Scratch
     ) -> Logits:
         """What the temperature applies to: float32 [V]; `row` itself where nothing is edited."""
-        edits = self._edits_now(n_generated)
-        if not edits:
+        if not self._edits_now(n_generated):
             return row
-        out = scratch.singles(len(row))
+        return self._edit(row, history, n_generated, scratch.singles(len(row)))
+
+    def _edit(self, row: Logits, history: History | None, n_generated: int, out: Logits) -> Logits:
         np.copyto(out, row)
         with np.errstate(over="ignore"):  # an infinity is looked for in the result
-            for _, edit in edits:
+            for _, edit in self._edits_now(n_generated):
                 edit(out, history, n_generated)
         return out
 
@@ -116,17 +117,23 @@ class Pipeline:
             SamplingError: the row has NaN or +inf, before or after a processor, or no token is
                 left with a finite logit.
         """
-        edited = self.edited(row, history, n_generated, scratch)
-        if edited is not row and not row.max() < math.inf:
-            self._refuse(row, history, n_generated, where, position)
-        if self._temperature == 0:
-            token = int(edited.argmax())
-            top = edited.item(token)
-        else:
-            top = float(edited.max())
+        certain = self._temperature == 0
+        edited = row
+        if self._edits_now(n_generated):
+            if not row.max() < math.inf:
+                self._refuse(row, history, n_generated, where, position)
+            copied = certain or self._narrows  # the law does not keep the row
+            out = (
+                scratch.work(np.float32, len(row), "edited")
+                if copied
+                else scratch.singles(len(row))
+            )
+            edited = self._edit(row, history, n_generated, out)
+        token = int(edited.argmax()) if certain else 0
+        top = edited.item(token) if certain else float(edited.max())
         if not math.isfinite(top):
             self._refuse(row, history, n_generated, where, position)
-        if self._temperature == 0:
+        if certain:
             return Law.certain(token)
         if not self._narrows:
             return Law(None, edited, self._scale, top=top, allocate=scratch.floats)
@@ -137,26 +144,26 @@ class Pipeline:
         self, row: Logits, history: History | None, n_generated: int, where: str, position: int
     ) -> NoReturn:
         """Say which layer the value comes from: the edits are done again, one by one."""
-        layer = f"logits of the {where}"
+        layer = ""
         out = row.copy()
         edits = iter(self._edits_now(n_generated))
         while math.isfinite(out.max()):
-            layer, edit = next(edits)
+            name, edit = next(edits)
+            layer = f"{name} on the "
             with np.errstate(over="ignore"):
                 edit(out, history, n_generated)
         token = int(out.argmax())
         value = out.item(token)
-        place = f"{layer}, {where} at position {position}" if layer in dict(
-            self._edits_now(n_generated)
-        ) else f"{layer} at position {position}"  # fmt: skip
+        place = f"{layer}logits of the {where} at position {position}"
         if value == -math.inf:
+            remedy = "leave one allowed" if layer else "export the model again in a wider type"
             raise SamplingError(
                 f"{place}: expected a token that can be chosen, found all {len(row)} at -inf; "
-                "ban fewer tokens, or export again if the logits come so from the graph"
+                f"{remedy}"
             )
+        remedy = "use milder values" if layer else "export the model again in a wider type"
         raise SamplingError(
-            f"{place}: expected finite logits, found {value} for token {token}; "
-            "milder penalties and biases, or an export in a wider type, keep them finite"
+            f"{place}: expected finite numbers, found {value} for token {token}; {remedy}"
         )
 
 

@@ -19,11 +19,12 @@ class Scratch:
     """Uninitialised arrays, handed out anew after `reset`; what was handed out before is then
     overwritten. Not for two threads at once."""
 
-    __slots__ = ("_free", "_taken")
+    __slots__ = ("_free", "_taken", "_work")
 
     def __init__(self) -> None:
         self._free: defaultdict[tuple[type, int], list[npt.NDArray[Any]]] = defaultdict(list)
         self._taken: list[tuple[tuple[type, int], npt.NDArray[Any]]] = []
+        self._work: dict[tuple[type, int, str], npt.NDArray[Any]] = {}
 
     def _take(self, kind: type, n: int) -> npt.NDArray[Any]:
         if n <= SMALL:
@@ -42,9 +43,15 @@ class Scratch:
         """float32 [n]."""
         return self._take(np.float32, n)
 
-    def flags(self, n: int) -> npt.NDArray[np.bool_]:
-        """bool [n]."""
-        return self._take(np.bool_, n)
+    def work(self, kind: type, n: int, name: str = "") -> npt.NDArray[Any]:
+        """[n] of the type `kind`: the same array each time for the same `name`, for what is done
+        with when the next one asks."""
+        if n <= SMALL:
+            return np.empty(n, kind)
+        buffer = self._work.get((kind, n, name))
+        if buffer is None:
+            buffer = self._work[kind, n, name] = np.empty(n, kind)
+        return buffer
 
     def reset(self) -> None:
         """Take every buffer back."""
