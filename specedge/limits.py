@@ -31,4 +31,6 @@ def shown(value: object) -> str:
         text = " ".join(repr(value).split())
     except ValueError:  # more digits than Python writes out
         return "a number of thousands of digits"
+    except Exception:  # a repr of the caller's own, or lists nested too deeply
+        return f"a {type(value).__name__} that cannot be written out"
     return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"

@@ -19,6 +19,7 @@ import pytest
 
 import specedge
 from specedge.bundle import Bundle
+from specedge.config import Config
 from specedge.errors import (
     ExportError,
     MemoryBudgetError,
@@ -463,6 +464,35 @@ def test_the_manifest_says_where_everything_came_from_and_nothing_of_the_machine
         if path.is_file():
             assert str(room.parent).encode() not in path.read_bytes(), path
     assert (made.stat().st_mode & 0o777) == 0o755
+
+
+def test_the_configs_defaults_of_a_request_are_in_the_manifest(
+    checkpoint: Path, room: Path
+) -> None:
+    speculation = {
+        "mode": "on",
+        "proposers": ["ngram"],
+        "draft_length": 3,
+        "ngram_min": 1,
+        "ngram_max": 5,
+        "acceptance": "block",
+    }
+    generation = {
+        "temperature": 0.7,
+        "max_tokens": 99,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.05,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -0.5,
+        "min_tokens": 3,
+    }
+    said = config_for(checkpoint, context=CONTEXT).model_dump()
+    config = Config.model_validate(said | {"speculation": speculation, "generation": generation})
+    manifest = read_manifest(build(config, room / "out"))
+    assert manifest.speculation.model_dump() == speculation
+    assert manifest.generation.model_dump() == generation
 
 
 def test_the_same_checkpoint_gives_the_same_bytes(checkpoint: Path, room: Path) -> None:

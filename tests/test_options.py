@@ -277,6 +277,16 @@ def test_an_integer_beyond_64_bits_is_refused(name):
         sampling(temperature=1, **{name: 2**64})
 
 
+def test_a_value_that_cannot_be_written_out_is_refused_all_the_same():
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    for name in ("temperature", "seed", "acceptance", "logit_bias", "stop"):
+        given = [nested] if name == "stop" else nested
+        with pytest.raises(OptionError, match=f"^{name}.*: .*found a list that cannot be written"):
+            parse(**{name: given})
+
+
 def test_more_biases_than_a_request_may_have():
     with pytest.raises(OptionError, match="logit_bias: expected at most 1024 entries, found 1025"):
         parse(logit_bias=dict.fromkeys(range(1025), 1.0))
@@ -287,3 +297,20 @@ def test_end_ids_may_all_be_banned_while_others_are_left_or_nothing_is_held_back
     others = [i for i in range(100) if i != 2]
     assert len(sampling(banned_tokens=others).banned_tokens) == 99
     assert len(sampling(banned_tokens=others, min_tokens=1, ignore_eos=True).banned_tokens) == 99
+
+
+JUNK = [
+    *(HUGE, -HUGE, math.nan, math.inf, 5e-324, 1j, b"x", "", "\udcff", object(), object, len),
+    *([], [[]], [None], [HUGE], {}, {None: None}, {HUGE: HUGE}, {"x": []}, {1: {1: 1}}, {1, 2}),
+    *(np.ones(3), np.array([]), np.array("x"), np.datetime64("NaT"), np.float16("nan"), np.True_),
+]
+
+
+@pytest.mark.parametrize("name", sorted(OptionKeywords.__annotations__))
+def test_whatever_is_given_is_honoured_or_refused_in_one_line(name):
+    for value in JUNK:
+        try:
+            GenerationOptions.parse({name: value}, vocab=100, end_ids=[2])
+        except OptionError as error:
+            assert str(error).startswith(name)
+            assert len(str(error).splitlines()) == 1
