@@ -8,7 +8,7 @@ import pytest
 
 import oracle_processors as oracle
 from specedge.errors import SamplingError
-from specedge.sampling import narrowing
+from specedge.sampling import nucleus
 from specedge.sampling.history import History
 from specedge.sampling.params import SamplingParams
 from specedge.sampling.processors import Pipeline
@@ -109,7 +109,7 @@ def test_short_cuts_of_large_vocabularies_keep_what_plain_loops_keep(case, vocab
         check(row, SamplingParams(temperature=temperature, **case))
 
 
-@pytest.mark.parametrize("way", [narrowing._few, narrowing._rough_sum, narrowing._fine_sum])
+@pytest.mark.parametrize("way", [nucleus._few, nucleus._rough_sum, nucleus._fine_sum])
 def test_each_short_cut_of_top_p_is_exact_where_it_decides(way, rng):
     scratch, decided = Scratch(), 0
     for vocab in [2, 5, 257, 1000, 5000]:
