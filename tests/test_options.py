@@ -308,9 +308,13 @@ JUNK = [
 
 @pytest.mark.parametrize("name", sorted(OptionKeywords.__annotations__))
 def test_whatever_is_given_is_honoured_or_refused_in_one_line(name):
+    refusals = []
     for value in JUNK:
         try:
             GenerationOptions.parse({name: value}, vocab=100, end_ids=[2])
         except OptionError as error:
-            assert str(error).startswith(name)
-            assert len(str(error).splitlines()) == 1
+            refusals.append(str(error))
+    assert len(refusals) > len(JUNK) / 2
+    for message in refusals:
+        assert message.startswith(name)
+        assert len(message.splitlines()) == 1
