@@ -84,9 +84,9 @@ class _Block:
         """[K + 1]: 1, then w[i] = min(1, w[i - 1] p(draft[i - 1]) / q(draft[i - 1]))."""
         weights = [1.0]
         for i, token in enumerate(draft.tolist()):
-            its = q[i].probability(token)
-            ratio = 0.0 if its == 0.0 else p[i].probability(token) / its
-            weights.append(min(1.0, weights[-1] * ratio))
+            mine, its = p[i].probability(token), q[i].probability(token)
+            # In this order: p / q may be infinite, and times a weight of 0 no number.
+            weights.append(0.0 if its == 0.0 else min(1.0, weights[-1] * mine / its))
         return weights
 
     def thresholds(self, draft: Ids, p: Laws, q: Laws) -> list[float]:
