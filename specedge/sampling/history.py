@@ -48,8 +48,8 @@ class History:
         """
         self.drop()
         held, n = self._n_tokens, len(tokens)
-        extends = n_prompt == self.n_prompt and held >= n_prompt and n >= held
-        if not extends or not np.array_equal(tokens[:held], self._tokens[:held]):
+        extends = np.array_equal(tokens[:held], self._tokens[:held])
+        if n_prompt != self.n_prompt or not extends:
             self._begin(tokens[:n_prompt])
             held = n_prompt
         if n > len(self._tokens):
