@@ -75,6 +75,14 @@ def race(law: Law, randomness: Randomness, position: int) -> int:
             token = start + place if ids is None else ids.item(start + place)
 
 
+def arrival(randomness: Randomness, position: int, token: int) -> float:
+    """E of one id: it wins the race if E / p is the least. For reports; `race` makes them by groups."""
+    group = token // GROUP
+    draws = randomness.uniforms(Stream.COUPLED, position, FIRST_DRAW, 2 * group + 2)
+    first = float(np.log(draws[2 * group]) * (-1.0 / GROUP))
+    return _arrivals(randomness, position, group, first, draws).item(token % GROUP)
+
+
 _SHIFT = GROUP.bit_length() - 1
 
 
