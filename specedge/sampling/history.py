@@ -48,7 +48,7 @@ class History:
         """
         self.drop()
         held, n = self._n_tokens, len(tokens)
-        extends = np.array_equal(tokens[:held], self._tokens[:held])
+        extends = held >= n_prompt and np.array_equal(tokens[:held], self._tokens[:held])
         if n_prompt != self.n_prompt or not extends:
             self._begin(tokens[:n_prompt])
             held = n_prompt
