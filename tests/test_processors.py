@@ -214,9 +214,9 @@ def test_laws_of_one_round_do_not_share_buffers(rng):
 @pytest.mark.parametrize("n", [10, 10_000])
 def test_buffers_are_handed_out_once_until_the_reset(n):
     scratch = Scratch()
-    for _ in range(3):
-        buffers = [scratch.floats(n), scratch.floats(n), scratch.singles(n)]
-        assert [b.dtype for b in buffers] == [np.float64, np.float64, np.float32]
+    for wanted in [2, 2, 4]:
+        buffers = [scratch.floats(n) for _ in range(wanted)] + [scratch.singles(n)]
+        assert [b.dtype for b in buffers] == [np.float64] * wanted + [np.float32]
         assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(buffers, 2))
         scratch.reset()
     again = scratch.floats(n)
