@@ -166,7 +166,7 @@ def page(tallies: list[Tally], given: argparse.Namespace, engine: str, minutes: 
         "equal to plain",
         "accepted",
         "at least",
-        "tokens/round",
+        "a round",
     )
     rejection = {tally.name: tally.rate for tally in tallies if tally.rule == "rejection"}
     rows = []
@@ -185,6 +185,7 @@ def page(tallies: list[Tally], given: argparse.Namespace, engine: str, minutes: 
             f"{machine()}.",
             "",
             "- equal to plain: texts that are those of the same seed with speculation off",
+            "- a round: tokens that one target call committed",
             "- at least: theory's bound for K = 1, from what rejection accepts on the same prompts",
             "- narrow: with `exact=False`, where logits depend on the width of a call; certified:",
             "  the two tokens were closer than widths differ at the position where texts part",

@@ -51,9 +51,10 @@ class Chat:
                 for `n`: a chat goes on from one answer.
             PromptError, BusyError, EngineError: as `Model.stream`.
         """
-        if options.get("n") not in (None, 1):
+        n = options.get("n")
+        if n is not None and not (isinstance(n, int) and n == 1):
             raise OptionError("n: a chat goes on from one answer; leave n out")
-        if options.get("echo"):
+        if options.get("echo") is True:
             raise OptionError("echo: not available in a chat; leave it out")
         if not isinstance(text, str) or not text:
             raise PromptError("chat: the message is empty; expected text")

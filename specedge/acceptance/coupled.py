@@ -76,7 +76,7 @@ def race(law: Law, randomness: Randomness, position: int) -> int:
 
 
 def arrival(randomness: Randomness, position: int, token: int) -> float:
-    """E of one id: it wins the race if E / p is the least. For reports; `race` makes them by groups."""
+    """E of one id, for reports: the id wins the race if its E / p is the least."""
     group = token // GROUP
     draws = randomness.uniforms(Stream.COUPLED, position, FIRST_DRAW, 2 * group + 2)
     first = float(np.log(draws[2 * group]) * (-1.0 / GROUP))

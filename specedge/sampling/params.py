@@ -56,13 +56,13 @@ class SamplingParams:
     @property
     def edits(self) -> bool:
         """Whether logits are changed one by one, before the temperature."""
-        return self.uses_history or bool(
-            self.logit_bias or self.banned_tokens or self.min_tokens
-        )
+        return self.uses_history or bool(self.logit_bias or self.banned_tokens or self.min_tokens)
 
     @property
     def uses_history(self) -> bool:
         """Whether the tokens so far change the logits."""
         return (
-            self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+            self.repetition_penalty != 1
+            or self.frequency_penalty != 0
+            or self.presence_penalty != 0
         )
