@@ -167,7 +167,17 @@ def test_a_slot_that_was_speculated_in_serves_the_next_turn(case: Case) -> None:
     assert resumed == fresh
 
 
-@pytest.mark.parametrize("options", [{"ignore_eos": True}, {}], ids=["past its end", "to its end"])
+ASKED: dict[str, dict[str, Any]] = {
+    "greedy, past its end": {"ignore_eos": True},
+    "greedy": {},
+    "greedy with penalties": {"repetition_penalty": 1.2, "presence_penalty": 0.3},
+    "coupled": {"temperature": 1.0, "seed": 11},
+    "coupled, three samples": {"temperature": 0.8, "seed": 12, "top_p": 0.9, "n": 3},
+    "coupled with penalties": {"temperature": 0.7, "seed": 13, "frequency_penalty": 0.5},
+}
+
+
+@pytest.mark.parametrize("options", ASKED.values(), ids=ASKED)
 def test_a_loaded_model_says_the_same_in_every_mode(
     tiny_exports: TinyExports, options: dict[str, Any]
 ) -> None:
@@ -177,7 +187,8 @@ def test_a_loaded_model_says_the_same_in_every_mode(
     said = []
     for mode in ("off", "auto", "on"):
         with specedge.load(bundle, speculation=mode, draft_length=7) as model:
-            results = [model.generate(p, max_tokens=None, **options) for p in prompts]
-            assert all(bool(r.metrics.proposed) == (mode != "off") for r in results)
-            said.append([(r.tokens, r.text, r.finish_reason) for r in results])
+            results = [model.generate(p, max_tokens=None, logprobs=3, **options) for p in prompts]
+            assert any(r.metrics.proposed for r in results) == (mode != "off")
+            samples = [sample for r in results for sample in r.samples or [r]]
+            said.append([(s.tokens, s.text, s.finish_reason, s.logprobs) for s in samples])
     assert said[0] == said[1] == said[2]

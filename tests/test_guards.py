@@ -6,6 +6,7 @@ import ast
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +154,10 @@ for names in files.values():
 
 def test_no_module_of_the_tests_came_in_by_a_second_name():
     assert set(MAPPED) & sys.modules.keys() == set()
+
+
+def test_every_package_is_in_the_wheel() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {path.parent for path in sources() if path.name == "__init__.py"}
+    found = {module_name(folder / "_.py").rpartition(".")[0] for folder in folders}
+    assert set(listed) == found
