@@ -17,7 +17,7 @@ help:
 	@echo "make test-unit    the tests that need no download"
 	@echo "make check        format, lint, types, generated docs; what CI checks"
 	@echo "make format       format, and write docs/cli.md"
-	@echo "make verify-full  the full equality matrices, their table in docs/equality.md"
+	@echo "make verify-full  the full equality matrices, docs/equality.md and docs/coupled.md"
 	@echo "make clean        remove what make made, the cache of fetched weights excepted"
 
 install: $(DEVELOPS)
@@ -66,6 +66,7 @@ docs: $(DEVELOPS)
 verify-full: $(DEVELOPS)
 	$(MAKE) --no-print-directory bundles/smollm2/specedge.json bundles/smollm2-selfdraft/specedge.json
 	$(BIN)/python bench/verify_full.py --output docs/equality.md
+	$(BIN)/python bench/coupled.py --output docs/coupled.md
 
 clean:
 	rm -rf build dist bundles .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -25,8 +25,9 @@ from specedge.sequence import Sequence
 
 ROOM = 1 << 16  # tokens of a sequence that the rounds go on in
 SOURCE = Path(__file__).with_name("acceptance_kernel.c")
-NATIVE = (["-march=native"], ["-mcpu=native"], [])
-NARROW = (["-march=x86-64-v3"], [])
+FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
+NATIVE: tuple[list[str], ...] = (["-march=native"], ["-mcpu=native"], [])
+NARROW: tuple[list[str], ...] = (["-march=x86-64-v3"], [])
 
 
 @dataclass(frozen=True)
@@ -276,8 +277,8 @@ def compiled(narrow_cpu: bool) -> ctypes.CDLL | None:
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"
         for machine in NARROW if narrow_cpu else NATIVE:
-            command = [cc, "-O3", *machine, "-shared", "-fPIC", str(SOURCE), "-o", str(library)]
-            if subprocess.run([*command, "-lm"], capture_output=True).returncode == 0:
+            command = [cc, *FLAGS, *machine, str(SOURCE), "-o", str(library), "-lm"]
+            if subprocess.run(command, capture_output=True).returncode == 0:
                 return ctypes.CDLL(str(library))
     return None
 

@@ -2,8 +2,8 @@
 
 Logits are computed once for each context and looked up; everything after them is the real thing.
 For each case 10,000 rounds with fixed seeds, and a chi-square test with rare ids pooled. Suite-wide
-alarm 1 % over 16 tests; at this size a bias of 0.06 towards one likely id, over the two hundred cells
-that these laws have at most, is caught with 99 % (shown by `test_a_bias_of_this_size_is_caught`).
+alarm 1 % over 16 tests. At this size a bias of 0.06 towards one likely id, over two hundred cells
+at most, is caught with 99 % power (shown by `test_a_bias_of_this_size_is_caught`).
 """
 
 from __future__ import annotations
