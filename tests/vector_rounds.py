@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from specedge.acceptance import BLOCK, REJECTION, RoundDraws
-from specedge.acceptance.coupled import FIRST_DRAW, GROUP
+from specedge.acceptance.coupling import FIRST_DRAW
 from specedge.randomness import Stream
+from specedge.sampling.law import BLOCK as GROUP
 from specedge.sampling.law import Floats, Law
 from tests.distribution_cases import COUNTED, PROMPT, START, VOCAB, Case, Tokens, code
 
