@@ -134,10 +134,30 @@ def test_a_race_of_sparse_ids_far_apart():
         assert race(Law.of(weights, ids), Randomness(SEED), position) == token
 
 
+def test_every_arrival_is_the_oracles_to_nine_digits():
+    rng = np.random.default_rng(6)
+    randomness = Randomness(SEED)
+    for position in range(6):
+        times = arrivals(position)
+        # the first of each group, at the place that is drawn, and others
+        firsts = [min(range(at, at + 256), key=times.__getitem__) for at in range(0, 1792, 256)]
+        for _ in range(60):
+            pool = [*firsts, *rng.integers(0, 2000, 8).tolist()]
+            one, other = np.sort(rng.choice(np.unique(pool), 2, replace=False)).tolist()
+            even = times[other] / times[one]  # with weights 1 and this, both score the same
+            ids = np.array([one, other])
+            more, less = np.array([1.0, even * (1 + 1e-9)]), np.array([1.0, even * (1 - 1e-9)])
+            assert race(Law.of(more, ids), randomness, position) == other
+            assert race(Law.of(less, ids), randomness, position) == one
+
+
 def test_the_least_temperature_is_the_argmax():
     logits = np.random.default_rng(1).normal(size=600).astype(np.float32)
     for position in range(50):
         assert race(Law(None, logits, 1e200), Randomness(SEED), position) == logits.argmax()
+    logits[[300, 40, 41]] = 9.0  # the noise is below their last digit: the lowest id
+    for position in range(50):
+        assert race(Law(None, logits, 1e200), Randomness(SEED), position) == 40
 
 
 @pytest.mark.parametrize(
