@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from specedge.acceptance import BLOCK, REJECTION
-from specedge.sampling.history import History
 from specedge.sampling.law import Law
 from specedge.sampling.params import SamplingParams
-from specedge.sampling.processors import Pipeline
-from specedge.sampling.scratch import Scratch
 from tests import enumeration as every
 from tests import rule_cases as make
+from tests.processed import PROCESSORS, VOCAB, Model
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 KINDS = [kind for kind in make.KINDS if kind != "denormals"]
@@ -83,77 +81,6 @@ def test_one_drafted_token_stands_as_often_as_p_and_q_overlap(name, kind):
         distance = 0.5 * float(np.abs(p((), ()).dense(4) - q((), ()).dense(4)).sum())
         accepted = every.expected_accepted(every.RULES[name], 1, 4, p, q)
         assert accepted == pytest.approx(1 - distance, abs=1e-12)
-
-
-PROMPT = (1, 2, 1)
-VOCAB = 4
-PROCESSORS = {
-    "none": {},
-    "temperature": {"temperature": 0.6},
-    "hot": {"temperature": 1.8},
-    "greedy": {"temperature": 0.0},
-    "top_k": {"top_k": 2},
-    "top_p": {"top_p": 0.7},
-    "min_p": {"min_p": 0.3},
-    "repetition": {"repetition_penalty": 1.7},
-    "frequency": {"frequency_penalty": 0.9},
-    "presence": {"presence_penalty": 1.1},
-    "rewarded": {"frequency_penalty": -0.5, "repetition_penalty": 0.8},
-    "logit_bias": {"logit_bias": ((0, 2.0), (3, -1.5))},
-    "banned": {"banned_tokens": (2,)},
-    "min_tokens": {"min_tokens": 2},
-    "all": {
-        "repetition_penalty": 1.3,
-        "frequency_penalty": 0.4,
-        "presence_penalty": 0.5,
-        "logit_bias": ((1, 0.7),),
-        "banned_tokens": (0,),
-        "min_tokens": 1,
-        "temperature": 0.9,
-        "top_k": 3,
-        "top_p": 0.95,
-        "min_p": 0.05,
-    },
-}
-
-
-class Model:
-    """Random logits for each context, through the processors."""
-
-    def __init__(self, params: SamplingParams, seed: int) -> None:
-        self._params = params
-        self._pipeline = Pipeline(params, VOCAB, {3})
-        self._seed = seed
-        self._history = History(len(PROMPT))
-
-    def row(self, context: every.Tokens) -> np.ndarray:
-        rng = np.random.default_rng([self._seed, len(context), *context])
-        return rng.normal(0, 1.5, VOCAB).astype(np.float32)
-
-    def law(self, committed: every.Tokens, drafted: every.Tokens) -> Law:
-        """As a sampler makes it: drafted tokens are hypothetical, on top of the committed ones."""
-        history = self._history
-        history.sync(np.array(PROMPT + committed, np.int64), len(PROMPT))
-        for token in drafted:
-            history.push(token)
-        return self._law(committed + drafted, history)
-
-    def alone(self, committed: every.Tokens, drafted: every.Tokens) -> Law:
-        """One token at a time, with nothing remembered."""
-        context = committed + drafted
-        history = History()
-        history.sync(np.array(PROMPT + context, np.int64), len(PROMPT))
-        return self._law(context, history)
-
-    def _law(self, context: every.Tokens, history: History) -> Law:
-        return self._pipeline.law(
-            self.row(context),
-            history if self._params.uses_history else None,
-            len(context),
-            scratch=Scratch(),
-            where="target",
-            position=len(PROMPT) + len(context),
-        )
 
 
 @pytest.mark.parametrize("name", every.RULES)
