@@ -41,9 +41,9 @@ EXACT, FLOAT32 = 1e-9, 1e-5  # allowed distances of a draw from its place
 
 
 def variants(given: argparse.Namespace, vocab: int) -> list[Any]:
-    from acceptance_means import Graph, Kernel, Ours, Plain, Setting, compiled
+    from acceptance_means import Ours, Plain, Setting
 
-    def setting(rule: str, cut: str) -> Setting:
+    def setting(rule: Any, cut: str) -> Setting:
         return Setting(rule, cut, given.k, vocab, given.seed)
 
     chosen: list[Any] = []
@@ -52,6 +52,9 @@ def variants(given: argparse.Namespace, vocab: int) -> list[Any]:
             chosen += [Ours(setting(rule, cut)), Plain(setting(rule, cut))]
     if not given.alternatives:
         return chosen
+    from acceptance_graph import Graph
+    from acceptance_kernel import Kernel, compiled
+
     kernel = compiled(given.narrow_cpu)
     if kernel is None:
         print("no C compiler: the kernel is left out", file=sys.stderr)
@@ -205,7 +208,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of the engines and the graph")
     parser.add_argument("--k", type=int, default=4)
     parser.add_argument("--vocab", type=int, default=151_936, help="without a bundle")
-    parser.add_argument("--noise", type=float, default=1.0, help="on the typical draft's logits")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        help="on the typical draft's logits; default: 1.0, 0.5 without a bundle",
+    )
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--cuts", nargs="+", choices=CUTS, default=CUTS)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
@@ -223,8 +230,11 @@ def parse() -> argparse.Namespace:
 
 
 def hide_wide_vectors() -> None:
-    """Start again with a numpy that knows no wider vectors than AVX2; it must not be loaded yet."""
-    from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
+    """Start again with a numpy that knows no wider vectors than AVX2."""
+    from numpy._core._multiarray_umath import (  # type: ignore[import-not-found]
+        __cpu_dispatch__,
+        __cpu_features__,
+    )
 
     wide = [
         name
@@ -239,8 +249,11 @@ def main() -> int:
     given = parse()
     if given.narrow_cpu and HIDDEN not in os.environ:
         hide_wide_vectors()
-    from acceptance_scene import Stepped, synthetic
+    from acceptance_scene import Scene, Stepped, synthetic
 
+    if given.noise is None:
+        given.noise = 1.0 if given.bundle else 0.5
+    scene: Scene
     if given.bundle:
         scene = Stepped(
             given.bundle,

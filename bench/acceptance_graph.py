@@ -16,7 +16,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+from acceptance_means import Means, Ours, Setting, round_draws
 from onnx import TensorProto, helper, numpy_helper
+
+from specedge.acceptance import Verdict
+from specedge.engines.base import Scored
 
 ELEMENT = {
     "logits": np.float32,
@@ -41,7 +45,7 @@ class _Nodes:
         return names[0] if outputs == 1 else names
 
     def constant(self, values: Any, kind: type) -> str:
-        array = np.array(values, kind)
+        array: np.ndarray[Any, Any] = np.array(values, kind)
         name = f"constant_{len(self.constants)}"
         self.constants[name] = numpy_helper.from_array(array, name)
         return name
@@ -167,3 +171,55 @@ class AcceptGraph:
         """n_accepted and the next token."""
         self._session.run_with_iobinding(self._binding)
         return self._n.item(0), self._token.item(0)
+
+
+class Graph(Means):
+    """What was drafted comes from our sampler; its own draft's side would be another graph."""
+
+    drafts = False
+
+    def __init__(self, setting: Setting, draft_logits: bool, threads: int) -> None:
+        super().__init__(setting)
+        self._ours = Ours(setting)
+        self.seq, self.tokens = self._ours.seq, self._ours.tokens
+        self.name = f"graph, {'draft logits' if draft_logits else 'q'}"
+        s = self.setting
+        self._draft_logits = np.empty((s.k, s.vocab), np.float32) if draft_logits else None
+        self._graph = AcceptGraph(build(s.k, s.vocab, s.top_k, draft_logits), threads)
+        self._graph.bind("scale", np.full(1, 1 / s.temperature, np.float32))
+        self._accept, self._next = np.empty(s.k), np.empty(s.k + 1)
+        self._q = np.zeros((s.k, s.top_k or s.vocab), np.float32)
+        self._q_ids = np.zeros((s.k, s.top_k), np.int64)
+        bound: dict[str, np.ndarray[Any, Any]] = {
+            "draft": self.tokens,
+            "accept": self._accept,
+            "next": self._next,
+        }
+        if self._draft_logits is not None:
+            bound["draft_logits"] = self._draft_logits
+        else:
+            bound["q"] = self._q
+            if s.top_k:
+                bound["q_ids"] = self._q_ids
+        for name, array in bound.items():
+            self._graph.bind(name, array)
+
+    def choose(self, scored: Scored, place: int) -> int:
+        token, law = self._ours.choose_with_law(scored, place)
+        assert law is not None
+        if self._draft_logits is not None:
+            self._draft_logits[place] = scored.logits[0]
+        else:
+            self._q[place] = law.weights / law.total
+            if law.ids is not None:
+                self._q_ids[place] = law.ids
+        return token
+
+    def accept(self, scored: Scored) -> Verdict:
+        self._graph.bind("logits", scored.logits)
+        self._accept[:], self._next[:] = round_draws(self)
+        return Verdict(*self._graph.run())
+
+    def commit(self, verdict: Verdict) -> None:
+        self._ours.commit(verdict)
+        self.seq = self._ours.seq

@@ -19,10 +19,10 @@ def probabilities(rows: Logits, temperature: float, top_k: int, top_p: float) ->
     """float64 [n, V], normalised."""
     scaled = rows.astype(np.float64) / temperature
     weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    p = weights / weights.sum(axis=1, keepdims=True)
+    p: Floats = weights / weights.sum(axis=1, keepdims=True)
     if not top_k and top_p == 1:
         return p
-    out = np.zeros_like(p)
+    out: Floats = np.zeros_like(p)
     for row, kept_row in zip(p, out, strict=True):
         order = np.argsort(-row, kind="stable")
         if top_k:
