@@ -33,7 +33,7 @@ from verify_full import machine  # noqa: E402
 import equality_cases as cases  # noqa: E402
 import real  # noqa: E402
 from sampling_prompts import PROMPTS  # noqa: E402
-from specedge.acceptance.coupled import arrival  # noqa: E402
+from specedge.acceptance.coupling import arrival  # noqa: E402
 from specedge.contract import Ids  # noqa: E402
 from specedge.engines.base import Engine, prefill  # noqa: E402
 from specedge.loading import load  # noqa: E402

@@ -68,11 +68,7 @@ class Randomness:
         self, stream: Stream, position: int, start: int, count: int
     ) -> npt.NDArray[np.float64]:
         """The draws of index start..start + count - 1, float64 [count], between 0 and 1."""
-        words = self._words(stream, position, start, count)[start % _WORDS :]
-        draws = (words >> np.uint64(12)).astype(np.float64)
-        draws += 0.5
-        draws *= _STEP
-        return draws
+        return _between(self._words(stream, position, start, count)[start % _WORDS :])
 
     def _words(
         self, stream: Stream, position: int, start: int, count: int
@@ -83,3 +79,11 @@ class Randomness:
         counter[0], counter[1], counter[2] = start // _WORDS, position, stream
         self._bits.state = self._state
         return self._bits.random_raw(start % _WORDS + count)
+
+
+def _between(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """52 bits of each, strictly between 0 and 1."""
+    draws = (words >> np.uint64(12)).astype(np.float64)
+    draws += 0.5
+    draws *= _STEP
+    return draws

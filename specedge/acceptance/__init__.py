@@ -15,7 +15,7 @@ With K drafted tokens, p holds K + 1 laws, row i that of the token after draft[:
 laws that the drafted tokens were drawn from. p may compute a row when it is asked for it.
 """
 
-from specedge.acceptance.coupled import coupled, race
+from specedge.acceptance.coupling import coupled, race
 from specedge.acceptance.greedy import accept_chosen, accept_greedy, accept_greedy_ids
 from specedge.acceptance.thresholds import (
     BLOCK,

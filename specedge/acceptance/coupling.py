@@ -54,13 +54,16 @@ def race(law: Law, randomness: Randomness, position: int) -> int:
         groups, starts = np.unique(ids >> _SHIFT, return_index=True)
     n_groups = int(groups[-1]) + 1
     draws = randomness.uniforms(Stream.COUPLED, position, FIRST_DRAW, 2 * n_groups)
-    first = (np.log(draws[0::2]) * (-1.0 / GROUP))[groups]
+    first = np.log(draws[0::2])
+    first *= -1.0 / GROUP
+    if ids is not None:
+        first = first[groups]
     bounds = np.multiply(np.maximum.reduceat(logits, starts), scale, dtype=np.float64)
     bounds -= np.log(first)
     best, token = -np.inf, -1
     while True:
         at = int(bounds.argmax())
-        if bounds.item(at) <= best:
+        if bounds.item(at) < best:
             return token
         bounds[at] = -np.inf
         group, start = int(groups[at]), int(starts[at])
@@ -70,9 +73,10 @@ def race(law: Law, randomness: Randomness, position: int) -> int:
         scores = np.multiply(logits[start:stop], scale, dtype=np.float64)
         scores -= np.log(arrivals[members])
         place = int(scores.argmax())
-        if scores.item(place) > best:
-            best = scores.item(place)
-            token = start + place if ids is None else ids.item(start + place)
+        score = scores.item(place)
+        its = start + place if ids is None else ids.item(start + place)
+        if score > best or (score == best and its < token):
+            best, token = score, its
 
 
 def arrival(randomness: Randomness, position: int, token: int) -> float:
