@@ -44,7 +44,7 @@ def variants(given: argparse.Namespace, vocab: int) -> list[Any]:
     from acceptance_means import Ours, Plain, Setting
 
     def setting(rule: Any, cut: str) -> Setting:
-        return Setting(rule, cut, given.k, vocab, given.seed)
+        return Setting(rule, cut, given.k, vocab, given.seed, given.temperature)
 
     chosen: list[Any] = []
     for rule in given.rules:
@@ -213,6 +213,7 @@ def parse() -> argparse.Namespace:
         type=float,
         help="on the typical draft's logits; default: 1.0, 0.5 without a bundle",
     )
+    parser.add_argument("--temperature", type=float, default=0.8, help="of all rules but greedy")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=RULES)
     parser.add_argument("--cuts", nargs="+", choices=CUTS, default=CUTS)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
@@ -224,6 +225,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--narrow-cpu", action="store_true")
     parser.add_argument("--json", metavar="OUT", help="write the entries there")
     given = parser.parse_args()
+    if given.temperature <= 0:
+        parser.error("--temperature must be above 0")
     if given.k < 1 or given.repeats < 1 or given.check < 1:
         parser.error("--k, --repeats and --check must be 1 or more")
     return given
@@ -267,7 +270,8 @@ def main() -> int:
         scene = synthetic(given.vocab, given.k, given.noise, given.seed)
     try:
         chosen = variants(given, scene.vocab)
-        print(f"{scene.description}\nV = {scene.vocab:,}, K = {given.k}, {given.repeats} repeats")
+        print(f"{scene.description}\nV = {scene.vocab:,}, K = {given.k}, ", end="")
+        print(f"temperature {given.temperature}, {given.repeats} repeats")
         if given.narrow_cpu:
             print(f"hidden from numpy: {os.environ[HIDDEN] or 'nothing'}")
         good = check(chosen, scene, given.check)

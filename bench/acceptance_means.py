@@ -29,7 +29,7 @@ class Setting:
     k: int
     vocab: int
     seed: int
-    temperature: float = 0.8
+    temperature: float
 
     @property
     def top_k(self) -> int:
