@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from specedge.acceptance import Verdict, coupled, race
+from specedge.acceptance.coupling import arrival
 from specedge.randomness import Randomness
 from specedge.sampling.law import Law
 from tests import oracle_rules as oracle
@@ -149,6 +150,15 @@ def test_every_arrival_is_the_oracles_to_nine_digits():
             more, less = np.array([1.0, even * (1 + 1e-9)]), np.array([1.0, even * (1 - 1e-9)])
             assert race(Law.of(more, ids), randomness, position) == other
             assert race(Law.of(less, ids), randomness, position) == one
+
+
+@pytest.mark.parametrize("position", range(6))
+def test_the_arrival_of_one_id_is_the_one_that_races(position):
+    times = arrivals(position)
+    firsts = [min(range(at, at + 256), key=times.__getitem__) for at in range(0, 1792, 256)]
+    for token in [*firsts, *range(0, 2000, 37)]:
+        found = arrival(Randomness(SEED), position, token)
+        assert found == pytest.approx(times[token], rel=1e-14)
 
 
 def test_the_least_temperature_is_the_argmax():
