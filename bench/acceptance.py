@@ -11,7 +11,8 @@ step: the target's forward of K + 1 tokens ran just before `accept`, the draft's
 draft's rows are the target's and all K tokens stand; in the typical one they are these with noise.
 
 Variants take turns, one round each, `--repeats` times; medians, with the 10th and 90th percentile
-of `accept`. Let nothing else run on the machine. Exit code 1 when ours is over 3 ms with the full
+of `accept`. With a 1.5B bundle the whole takes half an hour, most of it plain sorts and steps;
+--rules, --cuts, --cases and --states take parts. Let nothing else run on the machine. Exit code 1 when ours is over 3 ms with the full
 vocabulary, or over 1 % of the target's step with top-k or top-p, or when outputs differ.
 
 --alternatives adds rejection as an ONNX graph and as compiled C, which exist only here. Their
@@ -147,7 +148,8 @@ def measure(given: argparse.Namespace, chosen: list[Any], scene: Any) -> list[di
                     run = one_round(means, scene, case, stepping)
                     if repeat >= 0:
                         runs.setdefault((state, case, number), []).append(run)
-        print(f"{repeat + 1}/{given.repeats}", end="\r", file=sys.stderr, flush=True)
+        end = "\n" if repeat + 1 == given.repeats else "\r"
+        print(f"{repeat + 1}/{given.repeats}", end=end, file=sys.stderr, flush=True)
     entries = []
     for (state, case, number), rounds in runs.items():
         means = chosen[number]
