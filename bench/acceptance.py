@@ -5,15 +5,17 @@
     python bench/acceptance.py --narrow-cpu
 
 `accept` is the call that the loop makes after the target's step; `choose` is what a draft model
-pays for its K tokens together, its steps left out. Warm: the call before was the same one. After a
-step: the target's forward of K + 1 tokens ran just before `accept`, the draft's of one before each
-`choose`, as in the loop; without a bundle both are a sweep through memory. In the worst case the
-draft's rows are the target's and all K tokens stand; in the typical one they are these with noise.
+pays for its K tokens together, its steps left out. Warm: the call before was the same one.
+Stepped: the target's forward of K + 1 tokens ran just before `accept`, the draft's of one before
+each `choose`, as in the loop; without a bundle both are a sweep through memory. In the worst case
+the draft's rows are the target's and all K tokens stand; in the typical one they are these with
+noise.
 
 Variants take turns, one round each, `--repeats` times; medians, with the 10th and 90th percentile
-of `accept`. With a 1.5B bundle the whole takes half an hour, most of it plain sorts and steps;
---rules, --cuts, --cases and --states take parts. Let nothing else run on the machine. Exit code 1 when ours is over 3 ms with the full
-vocabulary, or over 1 % of the target's step with top-k or top-p, or when outputs differ.
+of `accept`. With a 1.5B bundle all of it takes half an hour, most of it plain sorts and steps;
+--rules, --cuts, --cases and --states take parts. Let nothing else run on the machine. Exit code 1
+when ours is over 3 ms with the full vocabulary, or over 1 % of the target's step with top-k or
+top-p, or when outputs differ.
 
 --alternatives adds rejection as an ONNX graph and as compiled C, which exist only here. Their
 verdicts may differ from float64's where a draw is within 1e-5 of an edge; the farthest is printed.
@@ -35,7 +37,7 @@ HIDDEN = "NPY_DISABLE_CPU_FEATURES"
 RULES = ("greedy", "rejection", "block", "coupled")
 CUTS = ("none", "top-k", "top-p", "both")
 CASES = ("worst", "typical")
-STATES = ("warm", "after a step")
+STATES = ("warm", "stepped")
 LIMIT_MS = 3.0
 LIMIT_SHARE = 0.01
 EXACT, FLOAT32 = 1e-9, 1e-5  # allowed distances of a draw from its place
@@ -51,7 +53,7 @@ def variants(given: argparse.Namespace, vocab: int) -> list[Any]:
     for rule in given.rules:
         for cut in given.cuts if rule != "greedy" else ["none"]:
             chosen += [Ours(setting(rule, cut)), Plain(setting(rule, cut))]
-    if not given.alternatives:
+    if not given.alternatives or "rejection" not in given.rules:
         return chosen
     from acceptance_graph import Graph
     from acceptance_kernel import Kernel, compiled
@@ -59,7 +61,7 @@ def variants(given: argparse.Namespace, vocab: int) -> list[Any]:
     kernel = compiled(given.narrow_cpu)
     if kernel is None:
         print("no C compiler: the kernel is left out", file=sys.stderr)
-    for cut in ("none", "top-k"):
+    for cut in (cut for cut in ("none", "top-k") if cut in given.cuts):
         for draft_logits in (False, True):
             chosen.append(Graph(setting("rejection", cut), draft_logits, given.threads))
         if kernel is not None:
@@ -229,6 +231,8 @@ def parse() -> argparse.Namespace:
     given = parser.parse_args()
     if given.temperature <= 0:
         parser.error("--temperature must be above 0")
+    if given.vocab <= 50:
+        parser.error("--vocab must be above 50, the k of top-k")
     if given.k < 1 or given.repeats < 1 or given.check < 1:
         parser.error("--k, --repeats and --check must be 1 or more")
     return given
