@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from specedge.sampling.law import Law
+from specedge.sampling.law import WIDE, Law
+from specedge.sampling.scratch import Scratch
 from tests import oracle_rules as oracle
 
 EDGES = [2.0**-53, 1e-300, 1e-9, 0.5, 1 - 1e-9, 1 - 2.0**-53]
@@ -137,11 +138,12 @@ def test_logits_and_a_scale_give_the_softmax(scale, n, known_top):
 def test_weights_are_made_once_when_they_are_first_looked_at():
     made = []
 
-    def allocate(n: int) -> np.ndarray:
-        made.append(n)
-        return np.empty(n)
+    class Made(Scratch):
+        def floats(self, n: int) -> np.ndarray:
+            made.append(n)
+            return np.empty(n)
 
-    law = Law(None, np.zeros(9, np.float32), 1.0, allocate=allocate)
+    law = Law(None, np.zeros(9, np.float32), 1.0, buffers=Made())
     assert (law.size, law.likeliest, len(law.logits)) == (9, 0, 9)
     assert made == []
     assert law.probability(2) == pytest.approx(1 / 9)
@@ -161,3 +163,22 @@ def test_sums_are_those_of_the_blocks():
     assert Law.of(weights).sums.tolist() == [
         weights[:256].sum(), weights[:512].sum(), weights.sum(),
     ]  # fmt: skip
+
+
+def test_a_whole_vocabulary_has_single_weights_and_double_sums():
+    logits = (np.random.default_rng(3).normal(size=WIDE + 905) * 4).astype(np.float32)
+    law = Law(None, logits, 1.25)
+    assert law.weights.dtype == np.float32
+    powers = np.exp((logits.astype(np.float64) - logits.max()) * 1.25)
+    np.testing.assert_allclose(law.weights, powers, rtol=2e-5, atol=1e-37)
+    assert law.total == pytest.approx(math.fsum(law.weights.tolist()), rel=1e-14)
+    assert law.dense(len(logits)).sum() == pytest.approx(1, rel=1e-13)
+    assert Law(None, logits[:WIDE], 1.25).weights.dtype == np.float64
+    assert Law(None, logits.astype(np.float64), 1.25).weights.dtype == np.float64
+
+
+def test_logits_at_the_ends_of_float32_give_no_warning():
+    logits = np.full(WIDE + 1, -np.finfo(np.float32).max, np.float32)
+    logits[7], logits[9] = np.finfo(np.float32).max, -np.inf
+    for scale in (1.0, 1e6):
+        assert Law(None, logits, scale).probability(7) == 1.0

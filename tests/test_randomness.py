@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specedge import randomness
 from specedge.acceptance import RoundDraws, block, coupled, race, rejection
 from specedge.acceptance.coupling import FIRST_DRAW
 from specedge.randomness import Randomness, Stream
@@ -76,6 +77,7 @@ def test_many_draws_start_and_stop_anywhere_in_a_block(start, count):
 def test_every_word_gives_a_draw_strictly_between_0_and_1(monkeypatch, word):
     words = np.full(4, word, np.uint64)
     monkeypatch.setattr(Randomness, "_words", lambda *_: words)
+    monkeypatch.setattr(randomness, "_philox", lambda *_: (word,) * 4)
     noise = Randomness(0)
     single, several = noise.uniform(Stream.DRAFT, 0, 0), noise.uniforms(Stream.DRAFT, 0, 0, 4)
     for drawn in (single, *several.tolist()):
@@ -126,12 +128,19 @@ class Recorder(Randomness):
         self.uses: dict[oracle.Place, set[tuple[int, int, int]]] = {}
         self.asked: set[tuple[int, int, int]] = set()
 
-    def _words(self, stream, position, start, count):
+    def _use(self, stream, position, index):
+        use = int(stream), position, index
+        self.asked.add(use)
+        self.uses.setdefault(oracle.place(self.seed, self.sample, *use), set()).add(use)
+
+    def uniform(self, stream, position, index=0):
+        self._use(stream, position, index)
+        return super().uniform(stream, position, index)
+
+    def uniforms(self, stream, position, start, count):
         for index in range(start, start + count):
-            use = int(stream), position, index
-            self.asked.add(use)
-            self.uses.setdefault(oracle.place(self.seed, self.sample, *use), set()).add(use)
-        return super()._words(stream, position, start, count)
+            self._use(stream, position, index)
+        return super().uniforms(stream, position, start, count)
 
 
 def test_no_two_uses_by_the_rules_share_a_word_of_the_generator():

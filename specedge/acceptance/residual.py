@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from specedge.sampling.law import Law
+from specedge.sampling.law import Law, Weights
 
 
 def residual(p: Law, q: Law, scale: float = 1.0) -> Law:
@@ -13,7 +13,8 @@ def residual(p: Law, q: Law, scale: float = 1.0) -> Law:
     Its ids are those of p: nothing else can be left. Its weights are in units of 1 / q.total, which
     saves a pass over the vocabulary; all of them may be 0.
     """
-    weights = p.allocate(p.size)
+    wide = p.weights.dtype == q.weights.dtype == np.float32
+    weights: Weights = p.buffers.singles(p.size) if wide else p.buffers.floats(p.size)
     np.multiply(p.weights, scale * q.total / p.total, out=weights)
     if q.ids is None:
         weights -= q.weights if p.ids is None else q.weights[p.ids]

@@ -136,7 +136,7 @@ class Pipeline:
         if certain:
             return Law.certain(token)
         if not self._narrows:
-            return Law(None, edited, self._scale, top=top, allocate=scratch.floats)
+            return Law(None, edited, self._scale, top=top, buffers=scratch)
         ids = narrow(edited, top, self._scale, self._top_k, self._top_p, self._min_p, scratch)
         return Law(ids, edited[ids], self._scale, top=top)
 
