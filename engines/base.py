@@ -38,6 +38,14 @@ class Slot(Protocol):
         """T: rows the buffers hold."""
         ...
 
+    def touch(self) -> None:
+        """Write zeros to every row, so that all of the memory is really there.
+
+        Memory that was never written may be one shared page, which is read out of the cache:
+        timed calls would find a long past cheaper than it is.
+        """
+        ...
+
 
 class Engine(Protocol):
     """Runs one graph of contract 1."""

@@ -109,6 +109,10 @@ class FakeSlot:
     def context(self) -> int:
         return len(self.rows)
 
+    def touch(self) -> None:
+        """Forget what was written: this slot's zeros are UNWRITTEN."""
+        self.rows.fill(UNWRITTEN)
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

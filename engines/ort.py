@@ -153,6 +153,11 @@ class OrtSlot:
         self.total = np.zeros((), np.int32)
         self.bindings: OrderedDict[tuple[int, int], _Binding] = OrderedDict()
 
+    def touch(self) -> None:
+        for key, value in self.kv:
+            key.fill(0)
+            value.fill(0)
+
 
 @dataclass(slots=True)
 class _Binding:

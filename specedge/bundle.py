@@ -1,8 +1,9 @@
 """Open, hash-check and describe a bundle.
 
 A bundle is a folder that an export made: `specedge.json` (the manifest), a tokenizer, perhaps a
-chat template, and one or two graphs with their weights. It is never written to, so it opens from
-a read-only place, through a symbolic link, and after it was moved.
+chat template, and one or two graphs with their weights. None of them is ever written to, so it
+opens from a read-only place, through a symbolic link, and after it was moved. What is measured
+later (`probes/`) lies beside them where that can be written, and is not part of its hash.
 
 Hashing gigabytes at every start costs seconds. A file of at least `REMEMBER_BYTES` whose sha256
 was once found right is remembered by path, size, modification and change time and inode in

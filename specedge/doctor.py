@@ -160,7 +160,7 @@ def check_extras() -> Iterable[Row]:
 
 
 def check_cpu() -> Iterable[Row]:
-    model, flags = _cpuinfo()
+    model, flags = cpuinfo()
     known = [name for name in INSTRUCTIONS if name in flags]
     found = f"{model}; {', '.join(known) or 'instruction sets unknown'}"
     if flags and not known:
@@ -183,7 +183,8 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _cpuinfo() -> tuple[str, set[str]]:
+def cpuinfo() -> tuple[str, set[str]]:
+    """Model of the processor, and its instruction flags where the system tells."""
     fields: dict[str, str] = {}
     for line in _lines("/proc/cpuinfo"):
         key, _, value = line.partition(":")

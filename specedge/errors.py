@@ -9,6 +9,7 @@
     ├── ExportError            the destination, the disk, a check that failed
     ├── BundleError            a bundle that is damaged, altered or too new
     ├── EngineError            a runtime that is missing, misconfigured or failed in a call
+    ├── ProbeError             a measurement that cannot be made or kept
     ├── PromptError            a prompt that is empty, too long or not text
     ├── OptionError            a generation option that cannot be honoured
     ├── SamplingError          logits that no token can be drawn from
@@ -56,6 +57,10 @@ class BundleError(SpecedgeError):
 
 class EngineError(SpecedgeError):
     """An engine is not installed, cannot load a graph, or failed in a call."""
+
+
+class ProbeError(SpecedgeError):
+    """Costs cannot be measured, or a measurement cannot be kept."""
 
 
 class PromptError(SpecedgeError):
