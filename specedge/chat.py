@@ -7,6 +7,7 @@ what differs.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import TYPE_CHECKING, Unpack
 
 from specedge.errors import OptionError, PromptError
@@ -52,7 +53,7 @@ class Chat:
             PromptError, BusyError, EngineError: as `Model.stream`.
         """
         n = options.get("n")
-        if n is not None and not (isinstance(n, int) and n == 1):
+        if n is not None and not (isinstance(n, Integral) and n == 1):
             raise OptionError("n: a chat goes on from one answer; leave n out")
         if options.get("echo") is True:
             raise OptionError("echo: not available in a chat; leave it out")

@@ -97,7 +97,7 @@ def rope_rows(context: int) -> int:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class GraphSpec(_Model):

@@ -170,6 +170,7 @@ class Model:
             speculation=self.bundle.manifest.speculation,
             vocab=self.bundle.manifest.target.vocab,
             end_ids=eos_ids,
+            special=self.tokenizer.special_tokens(),
         )
         stops, stop_ids = self._stops(chosen.stop)
         ends = stop_ids if chosen.ignore_eos else stop_ids.union(eos_ids)

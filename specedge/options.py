@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 from specedge.contract import GenerationDefaults, SpeculationDefaults
@@ -74,6 +75,7 @@ class GenerationOptions:
         speculation: SpeculationDefaults | None = None,
         vocab: int | None = None,
         end_ids: Collection[int] = (),
+        special: Mapping[str, int] = MappingProxyType({}),
     ) -> GenerationOptions:
         """Check what a caller wrote; what is not given comes from the bundle.
 
@@ -83,6 +85,7 @@ class GenerationOptions:
             speculation: the bundle's [speculation], for its acceptance rule.
             vocab: V, to check ids against; None: any id may be one.
             end_ids: what ends a generation, and `min_tokens` holds back.
+            special: ids of special tokens by text; as a stop string one of them is held back too.
 
         Raises:
             OptionError: an unknown option (names the nearest), a value out of range, or values
@@ -96,9 +99,11 @@ class GenerationOptions:
                 raise OptionError(f"{name}: no such option; {hint}")
         max_tokens = _max_tokens(given.get("max_tokens", defaults.max_tokens))
         ignore_eos = _flag("ignore_eos", given.get("ignore_eos"))
+        stop = _stop(given.get("stop"))
+        stop_ids = {special[text] for text in stop if text in special}
         return cls(
             max_tokens=max_tokens,
-            stop=_stop(given.get("stop")),
+            stop=stop,
             ignore_eos=ignore_eos,
             echo=_flag("echo", given.get("echo")),
             logprobs=_logprobs(given.get("logprobs")),
@@ -108,7 +113,7 @@ class GenerationOptions:
                 SpeculationDefaults() if speculation is None else speculation,
                 max_tokens=max_tokens,
                 vocab=vocab,
-                end_ids=() if ignore_eos else end_ids,
+                end_ids=stop_ids if ignore_eos else stop_ids.union(end_ids),
             ),
         )
 

@@ -195,7 +195,7 @@ def _check_together(params: SamplingParams, vocab: int | None, end_ids: Collecti
         )
     if vocab is None:
         return
-    held_back = set(end_ids) if params.min_tokens else set()
+    held_back = {token for token in end_ids if token < vocab} if params.min_tokens else set()
     if len(held_back.union(params.banned_tokens)) >= vocab:
         why = " with the end ids that min_tokens holds back" if held_back else ""
         raise OptionError(
