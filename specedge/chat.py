@@ -52,7 +52,7 @@ class Chat:
                 for `n`: a chat goes on from one answer.
             PromptError, BusyError, EngineError: as `Model.stream`.
         """
-        n = options.get("n")
+        n: object = options.get("n")
         if n is not None and not (isinstance(n, Integral) and n == 1):
             raise OptionError("n: a chat goes on from one answer; leave n out")
         if options.get("echo") is True:
