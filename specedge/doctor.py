@@ -168,7 +168,7 @@ def check_cpu() -> Iterable[Row]:
     else:
         yield Row("cpu", "ok", found)
     usable, present = usable_cores(), os.cpu_count() or 1
-    quota = _cpu_quota()
+    quota = cpu_quota()
     if quota is not None and quota < usable:
         remedy = f"run with --threads {max(1, int(quota))}"
         yield Row("threads", "warn", f"{usable} cores but a quota of {quota:g}", remedy)
@@ -193,7 +193,7 @@ def cpuinfo() -> tuple[str, set[str]]:
     return model, set(fields.get("flags", fields.get("Features", "")).split())
 
 
-def _cpu_quota() -> float | None:
+def cpu_quota() -> float | None:
     """Cores' worth of time that a control group allows, or None."""
     for line in _lines("/sys/fs/cgroup/cpu.max"):
         quota, _, period = line.partition(" ")

@@ -267,6 +267,16 @@ def test_a_slot_is_used_again_and_remembers_nothing(engine: OrtEngine) -> None:
     np.testing.assert_array_equal(engine.forward(second, ids, 0, 3).logits, wanted)
 
 
+def test_a_touched_slot_is_zero_in_every_row_and_still_bound(engine: OrtEngine) -> None:
+    ids = ids_for(engine, 30)
+    slot = engine.new_slot()
+    before = prefill(engine, slot, ids, 0).logits.copy()
+    slot.touch()
+    assert not any(key.any() or value.any() for key, value in slot.kv)
+    assert np.array_equal(prefill(engine, slot, ids, 0).logits, before)
+    assert slot.kv[0][0].any()
+
+
 def test_two_slots_do_not_see_each_other(engine: OrtEngine) -> None:
     a, b = engine.new_slot(), engine.new_slot()
     ids, other = ids_for(engine, 30), ids_for(engine, 30, seed=1)

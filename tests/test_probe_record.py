@@ -107,6 +107,12 @@ def test_an_engine_with_a_driver_is_asked_for_it(bundle):
     assert (parts["provider"], parts["gpu_driver"]) == ("cuda, H200", "575.1")
 
 
+def test_a_quota_of_the_control_group_is_a_part(bundle, monkeypatch):
+    assert take(bundle, Described(CPU)).keys() >= {"cpu_quota"}
+    monkeypatch.setattr(fingerprint, "cpu_quota", lambda: 1.5)
+    assert take(bundle, Described(CPU))["cpu_quota"] == "1.5 cores"
+
+
 def test_governors_and_power_mode_are_read_where_there_are_files(monkeypatch, tmp_path):
     (tmp_path / "governor0").write_text("powersave\n")
     (tmp_path / "mode").write_text("balanced\nmore\n")
@@ -201,6 +207,22 @@ def test_a_record_that_cannot_be_believed_is_ignored_with_its_reason(bundle, par
     assert reason in found.reason
     assert str(path) in found.reason
     assert "\n" not in found.reason
+
+
+def test_a_record_that_may_not_be_read_is_ignored_with_its_reason(bundle, parts, monkeypatch):
+    store(bundle, Record.of(parts, curves()))
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert find(bundle, parts).reason.endswith("cannot be read: Permission denied")
+
+
+def test_a_fingerprint_that_is_no_text_is_not_believed(bundle, parts):
+    path = store(bundle, Record.of(parts, curves()))
+    damage(path, fingerprint=parts | {"processor": "\ud800"})
+    assert "not the one it is named after" in find(bundle, parts).reason
 
 
 def test_a_record_under_another_name_is_not_believed(bundle, parts):

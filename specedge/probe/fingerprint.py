@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specedge import __version__
 from specedge.bundle import Bundle
-from specedge.doctor import INSTRUCTIONS, cpuinfo, usable_cores
+from specedge.doctor import INSTRUCTIONS, cpu_quota, cpuinfo, usable_cores
 from specedge.engines.base import Engine
 
 Part = str | int | bool | None
@@ -40,6 +40,7 @@ def take(
     """
     engine, provider, said = _described(target.description)
     model, flags = cpuinfo()
+    quota = cpu_quota()
     return {
         "bundle": bundle.hash,
         "specedge": __version__,
@@ -53,6 +54,7 @@ def take(
         "processor": model,
         "instructions": " ".join(name for name in INSTRUCTIONS if name in flags) or None,
         "cores": f"{usable_cores()} of {os.cpu_count() or usable_cores()}",
+        "cpu_quota": None if quota is None else f"{quota:g} cores",
         "governor": _governor(),
         "power_mode": _power_mode(),
         "gpu_driver": _driver(target),
@@ -61,7 +63,7 @@ def take(
 
 def short_hash(fingerprint: Fingerprint) -> str:
     """16 hexadecimal digits, independent of the order of the parts."""
-    text = json.dumps(fingerprint, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(fingerprint, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

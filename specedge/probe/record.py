@@ -77,9 +77,9 @@ def find(bundle: Bundle, fingerprint: Fingerprint, plan: PlanName = "full") -> F
     why = ""
     for folder in folders(bundle):
         path = folder / f"{short_hash(fingerprint)}.json"
-        if not path.exists():
-            continue
         read = _read(path, bundle)
+        if read is None:
+            continue
         if isinstance(read, str):
             why = why or read
         elif read.curves.plan == "startup" and plan == "full":
@@ -121,10 +121,12 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _read(path: Path, bundle: Bundle) -> Record | str:
-    """A record, or why it cannot be used."""
+def _read(path: Path, bundle: Bundle) -> Record | str | None:
+    """A record, or why it cannot be used; None when there is none."""
     try:
         said = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         return f"{path}: cannot be read: {error.strerror}"
     except (ValueError, RecursionError):
