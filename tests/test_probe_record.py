@@ -272,6 +272,29 @@ def test_a_probe_measures_once_and_then_shows_what_it_stored(tmp_path):
     assert fourth.reason == "target context 256 -> 64, draft context 256 -> 64"
 
 
+def test_engines_are_opened_as_a_run_opens_them_and_closed_in_the_end(tmp_path, monkeypatch):
+    path = write_bundle(tmp_path / "pair", draft=True, max_verify=2)
+    create, opened, asked = probing.registry.create, [], {}
+
+    def noting(name, folder, spec, **options):
+        asked[spec.role] = options
+        opened.append(create(name, folder, spec, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(probing.registry, "create", noting)
+    probe(path, **QUICK, threads=3, context=99, exact=True)
+    common = {"threads": 3, "context": 99, "takes_turns": True}
+    assert asked == {"target": common | {"exact": True}, "draft": common | {"exact": False}}
+    probe(path, **QUICK, exact=False)
+    assert asked["target"]["exact"] is False
+    assert len(opened) == 4
+    for engine in opened:
+        with pytest.raises(EngineError, match="closed"):
+            engine.new_slot()
+    probe(write_bundle(tmp_path / "alone"), **QUICK)
+    assert asked["target"]["takes_turns"] is False
+
+
 def test_a_draft_that_cannot_be_opened_is_left_out_with_a_note(tmp_path, monkeypatch):
     path = write_bundle(tmp_path / "pair", draft=True, max_verify=2)
     create = probing.registry.create
