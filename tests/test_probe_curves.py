@@ -230,12 +230,15 @@ def test_no_prefill_is_paid():
     assert max(call.n_cached for call in target.calls) == 4080
 
 
-def test_every_pass_holds_every_point_once_in_an_order_of_its_own():
+def test_every_pass_times_every_point_once_after_a_plain_step_and_in_another_order():
     clock = FakeClock()
     target = TimedEngine(clock, staircase)
     curves = measure(target, clock=clock)
     count = len(curves.target.points)
-    timed = [(call.width, call.n_cached) for call in target.calls[len(curves.target.widths) :]]
+    after_warming_up = target.calls[len(curves.target.widths) :]
+    timed = [(call.width, call.n_cached) for call in after_warming_up[1::2]]
+    leads = [(call.width, call.n_cached) for call in after_warming_up[::2]]
+    assert leads == [(1, past) for _, past in timed]
     passes = [timed[start : start + count] for start in range(0, len(timed), count)]
     assert len(passes) == curves.passes
     assert all(len(set(each)) == count for each in passes)
@@ -287,7 +290,7 @@ def test_a_budget_too_small_for_one_pass_still_gives_every_point():
 
 def test_measuring_ends_however_noisy_and_fast_the_calls_are():
     clock = FakeClock()
-    wild = TimedEngine(clock, lambda width, past, call: 1e-3 * (1 + call % 2), max_verify=2)
+    wild = TimedEngine(clock, lambda width, past, call: 1e-3 * (1 + call % 3), max_verify=2)
     curves = measure(wild, clock=clock, budget_s=3600)
     assert (curves.passes, curves.converged) == (MOST_PASSES, False)
 
