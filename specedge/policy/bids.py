@@ -1,0 +1,92 @@
+"""What one way to draft offers for a round: its best K and what that is worth.
+
+Times are milliseconds at the curve's own pace; values are tokens per such millisecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specedge.policy.arm import Arm
+from specedge.policy.costing import DraftCost
+
+STAY = 1.02  # what ran last is worth this much more than what would replace it
+
+
+@dataclass(slots=True)
+class Bid:
+    """Drafting K tokens by one arm.
+
+    Args:
+        k: K; 0 when every K takes longer than was allowed.
+        ms: the round, the backlog left out.
+        feed_ms: the backlog.
+        charge: of `feed_ms` for each token committed.
+    """
+
+    arm: Arm
+    cost: DraftCost
+    k: int
+    ms: float
+    feed_ms: float
+    charge: float
+
+    @property
+    def value(self) -> float:
+        tokens = self.arm.survival.mean[self.k]
+        return tokens / (self.ms + self.charge * tokens)
+
+    @property
+    def low(self) -> float:
+        tokens = self.arm.survival.low[self.k]
+        return tokens / (self.ms + self.charge * tokens)
+
+    @property
+    def high(self) -> float:
+        tokens = self.arm.survival.high[self.k]
+        return tokens / (self.ms + self.charge * tokens)
+
+    @property
+    def running(self) -> float:
+        """Value once the backlog is fed."""
+        return self.arm.survival.mean[self.k] / self.ms
+
+    @property
+    def running_high(self) -> float:
+        return self.arm.survival.high[self.k] / self.ms
+
+    @property
+    def curve_ms(self) -> float:
+        """Of the round the draft's part, by its curve."""
+        first, step, feed = self.cost.curve_ms
+        return first + (self.k - 1) * step + feed if self.k else 0.0
+
+
+def best_bid(
+    arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int, cap_ms: float = 0.0
+) -> Bid:
+    """The K in 1..limit of most value.
+
+    Args:
+        arm: whose survival counts; its last K has a small advantage.
+        table: the target's call by K.
+        limit: 1 or more.
+        cost: of drafting.
+        horizon: tokens over which the backlog must be won back, more than `limit`.
+        cap_ms: only what takes no longer than this, the backlog included; 0: any.
+    """
+    base, step = cost.first_ms - cost.step_ms, cost.step_ms
+    charge = cost.feed_ms / horizon
+    mean, favoured = arm.survival.mean, arm.k
+    most, best, best_ms = 0.0, 0, table[0]
+    for k in range(1, limit + 1):
+        ms = table[k] + base + k * step
+        if cap_ms and ms + cost.feed_ms > cap_ms:
+            continue
+        tokens = mean[k]
+        value = tokens / (ms + charge * tokens)
+        if k == favoured:
+            value *= STAY
+        if value > most:
+            most, best, best_ms = value, k, ms
+    return Bid(arm, cost, best, best_ms, cost.feed_ms, charge)

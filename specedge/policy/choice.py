@@ -1,0 +1,100 @@
+"""What was chosen for a round, and why, in words that a person can read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from specedge.policy.arm import Arm
+
+Why = Literal[
+    "pays",  # drafting: expected to be faster than plain
+    "trial",  # drafting: to learn, paid from the account
+    "no room",  # plain: the clamp leaves no K
+    "no draft",  # plain: no proposer has anything to offer now
+    "does not pay",  # plain: the best K is slower, or not faster by the margin
+    "resting",  # plain: was tried and did not pay, waits before the next trial
+    "deferred",  # plain: feeding the draft's backlog costs more than it brings in what is left
+    "account",  # plain: might pay, but the account cannot bear the risk yet
+    "pace",  # plain: a step to measure the machine's pace
+]
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """Who drafts how much in the next round. Hand it back to `Policy.observe`.
+
+    Args:
+        proposer: a candidate's name; None for a plain step.
+        k: K, tokens to draft; 0 exactly when proposer is None.
+        why: the kind of reason; `reason` says it in words.
+        expected_tokens_per_s: of this choice; 0.0 before any cost is known.
+        is_exploration: made to learn, not because it is believed to be best.
+        past: as given to `choose`.
+        gain: expected speed over plain of the best way to draft that was weighed, backlog included
+            (for "deferred": backlog left out); None when none was.
+        best_k, share, stands: of that way: its K, what drafting and checking them adds to a plain
+            step as a share of it, and the expected share of drafted tokens that stand.
+        feed_steps: its backlog in plain steps.
+        drafter: its name.
+        draft_ms: what its drafting was predicted to take by the draft's curve.
+        rest_tokens: for "resting": tokens until the next trial.
+        best_ms: for a trial: milliseconds a token, at the curve's pace, of the better known choice
+            that it was made in place of; 0.0: that was plain.
+    """
+
+    proposer: str | None
+    k: int
+    why: Why
+    expected_tokens_per_s: float
+    is_exploration: bool
+    past: int
+    gain: float | None = None
+    best_k: int = 0
+    share: float = 0.0
+    stands: float = 0.0
+    feed_steps: float = 0.0
+    drafter: str = ""
+    draft_ms: float = 0.0
+    rest_tokens: int = 0
+    best_ms: float = 0.0
+    arm: Arm | None = None  # the policy's own
+
+    @property
+    def reason(self) -> str:
+        """One line."""
+        weighed = self._weighed()
+        if self.why == "pays":
+            return f"{self.proposer}: {weighed}"
+        if self.why == "trial":
+            return f"{self.proposer}, on trial: {weighed}"
+        if self.why == "no room":
+            return "plain step: no room for a draft"
+        if self.why == "no draft":
+            return "plain step: nobody has a draft to offer"
+        if self.why == "pace":
+            return "plain step: to measure how fast this machine is now"
+        if self.why == "deferred":
+            return (
+                f"plain step: {self.drafter} would first be fed for {self.feed_steps:.1f} target "
+                "steps, more than it can win back in what is left of the output"
+            )
+        if self.why == "account":
+            return (
+                f"plain step: {weighed}, but a miss would cost more than was set aside for trials"
+            )
+        off = f"speculation off: {weighed}" if weighed else "speculation off: it did not pay"
+        return f"{off}; next trial in {self.rest_tokens} tokens" if self.rest_tokens else off
+
+    def _weighed(self) -> str:
+        if self.gain is None:
+            return ""
+        drafted = "looked-up" if self.arm is not None and self.arm.is_lookup else "drafted"
+        tokens = f"1 {drafted} token costs" if self.best_k == 1 else (
+            f"{self.best_k} {drafted} tokens cost"
+        )  # fmt: skip
+        return (
+            f"{tokens} {self.share:.0%} of a target step and {self.stands:.0%} are accepted; "
+            f"best K={self.best_k} gives {self.gain:.2f}x"
+        )

@@ -1,0 +1,74 @@
+"""The cost curves as a policy asks for them, every round: looked up once for many rows of past."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specedge.probe.curves import CostCurves
+
+BUCKET = 64  # rows by which costs are looked up anew
+FED = 8  # tokens of backlog by which its cost is
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """What drafting costs in a round, in milliseconds.
+
+    Args:
+        first_ms: the call that gives the first token, backlog left out.
+        step_ms: each further token.
+        feed_ms: feeding the backlog, once.
+        curve_ms: the three as the curve has them, uncorrected.
+    """
+
+    first_ms: float
+    step_ms: float
+    feed_ms: float
+    curve_ms: tuple[float, float, float]
+
+
+FREE = DraftCost(0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
+
+
+class Costing:
+    """Costs at a past, by the curve alone: how fast the machine is now is the pace's business."""
+
+    __slots__ = ("_bucket", "_curves", "_fed", "_one_ms", "_two_ms", "longest", "steps_ms")
+
+    def __init__(self, curves: CostCurves, longest: int) -> None:
+        """K goes up to `longest`, or to what was measured if that is less."""
+        self.longest = min(longest, curves.target.widths[-1] - 1)
+        self.steps_ms: list[float] = []  # by K; of the past that `at` was last given
+        self._curves = curves
+        self._bucket = -1
+        self._one_ms = self._two_ms = 0.0  # the draft's calls of 1 and 2 tokens
+        self._fed = (-1, -1, 0.0)  # bucket, backlog, milliseconds
+
+    def at(self, past: int) -> list[float]:
+        """The target's call by K, [longest + 1]; read only, until the next `at`."""
+        bucket = past // BUCKET
+        if bucket != self._bucket:
+            self._bucket = bucket
+            middle = bucket * BUCKET + BUCKET // 2
+            cost_ms = self._curves.target.cost_ms
+            self.steps_ms = [cost_ms(k + 1, middle) for k in range(self.longest + 1)]
+            if self._curves.draft is not None:
+                feed_ms = self._curves.draft.feed_ms
+                self._one_ms, self._two_ms = feed_ms(1, middle), feed_ms(2, middle)
+        return self.steps_ms
+
+    def draft(self, backlog: int, pace: float) -> DraftCost:
+        """At the same past; `pace` is the draft's own, over the target's.
+
+        Up to two tokens are fed in every round (the last committed one, and the last drafted one
+        if all stood); what goes beyond is backlog.
+        """
+        one, two, feed = self._one_ms, self._two_ms, 0.0
+        if backlog > 2 and self._curves.draft is not None:
+            bucket, fed, feed = self._fed
+            if bucket != self._bucket or fed != backlog // FED:
+                past = max(0, self._bucket * BUCKET + BUCKET // 2 - backlog)
+                feed = max(0.0, self._curves.draft.feed_ms(backlog, past) - two)
+                self._fed = (self._bucket, backlog // FED, feed)
+        first = one if backlog < 2 else two
+        return DraftCost(first * pace, one * pace, feed * pace, (first, one, feed))

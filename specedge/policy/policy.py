@@ -1,0 +1,324 @@
+"""Who drafts how much: expected tokens per second of every choice, and what may be risked on it.
+
+For a proposer and K, with E_K expected tokens, T(K + 1) the target's call, D the draft's, B the
+cost of feeding the draft's backlog and R tokens of output left to win it back:
+
+    tokens per second = E_K / (T(K + 1) + (K - 1) D(1) + D(1 or 2 tokens) + B E_K / R)
+
+and plain is 1 / T(1), all at this machine's present pace. The best is taken if it beats plain by
+the margin; what already runs stays until it is beaten by a little. A choice whose low estimate is
+under plain is a trial: it is made only while the account could bear that nothing is accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf
+from operator import mul
+from typing import Literal
+
+from specedge.errors import OptionError
+from specedge.policy.account import Account
+from specedge.policy.arm import Arm
+from specedge.policy.bids import STAY, Bid, best_bid
+from specedge.policy.choice import Choice, Why
+from specedge.policy.costing import FREE, Costing, DraftCost
+from specedge.policy.pace import Pace
+from specedge.policy.survival import Prior
+from specedge.probe.curves import CostCurves
+
+LONG_MATCH = 4  # a lookup that matched this many tokens is an arm of its own
+SPIKE = 2.0  # a round is charged at most this much more than expected
+HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
+CREDIT_STEPS = 6.0  # plain steps that a measured prior may lose before anything was earned
+REGRET = 0.01  # share of time that trials may cost against the best known choice
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A proposer to weigh.
+
+    Args:
+        name: as in `matches`.
+        cost: "lookup" is free to draft; "draft" costs calls of the draft model.
+        prior: what is believed of it before the first round.
+    """
+
+    name: str
+    cost: Literal["lookup", "draft"]
+    prior: Prior = field(default_factory=Prior)
+
+
+class Policy:
+    """Chooses a proposer and K for each round, and learns from what came of it. No clock."""
+
+    def __init__(
+        self,
+        costs: CostCurves,
+        proposers: Iterable[Candidate],
+        max_draft: int,
+        margin: float = 1.03,
+        account: Account | None = None,
+    ) -> None:
+        """`max_draft` is cut to what the curve was measured for, `widths[-1] - 1`.
+
+        Raises:
+            OptionError: max_draft is negative, margin under 1, two candidates share a name, or a
+                draft model stands among them whose costs were not measured.
+        """
+        candidates = tuple(proposers)
+        names = [candidate.name for candidate in candidates]
+        if max_draft < 0 or not 1 <= margin < float("inf"):
+            raise OptionError(
+                f"policy: expected max_draft >= 0, margin >= 1; found {max_draft}, {margin}"
+            )
+        if len(set(names)) < len(names):
+            raise OptionError(f"policy: expected proposers of different names, found {names}")
+        drafting = [candidate for candidate in candidates if candidate.cost == "draft"]
+        if len(drafting) > 1 or (drafting and costs.draft is None):
+            raise OptionError("policy: expected at most one draft model, and its measured costs")
+        self._costing = Costing(costs, max_draft)
+        self.max_draft = self._costing.longest
+        self.margin = margin
+        self.account = account or Account()
+        self.pace = Pace(self.max_draft + 1)
+        self.now = 0  # tokens of text so far
+        self._regret = Account(REGRET, 0.0)
+        arms = [] if self.max_draft == 0 else candidates
+        self._lookups: list[tuple[str, Arm, Arm]] = [
+            (c.name, self._arm(c), self._arm(c)) for c in arms if c.cost == "lookup"
+        ]
+        self._draft = next((self._arm(c) for c in arms if c.cost == "draft"), None)
+        self._last: Arm | None = None
+
+    def _arm(self, candidate: Candidate) -> Arm:
+        return Arm(candidate.name, candidate.cost == "lookup", self.max_draft, candidate.prior)
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """A lookup's short matches and its long ones apart; the draft model last."""
+        lookups = tuple(arm for _, short, long in self._lookups for arm in (short, long))
+        return lookups if self._draft is None else (*lookups, self._draft)
+
+    def choose(
+        self,
+        past: int,
+        room: int,
+        matches: Mapping[str, int | None],
+        backlog_tokens: int | None,
+        budget_left: int,
+    ) -> Choice:
+        """The next round.
+
+        Args:
+            past: rows cached for the target.
+            room: largest K that fits everything else: context, max_verify, grammar.
+            matches: length of a lookup's longest match now; absent or None: it has none.
+            backlog_tokens: what the draft model would be fed to draft its first token, 1 or more;
+                None: it cannot draft now.
+            budget_left: tokens that the request may still commit; K stays under it.
+        """
+        limit = min(self.max_draft, room, budget_left - 1)
+        steps = self._costing.at(past)
+        if limit < 1:
+            return self._plain("no room", past)
+        if self.pace.wants_plain:
+            return self._plain("pace", past)
+        table = list(map(mul, steps, self.pace.share[1:]))
+        horizon = min(budget_left, HORIZON)
+        bids = []
+        for name, short, long in self._lookups:
+            length = matches.get(name)
+            if length is not None:
+                arm = long if length >= LONG_MATCH else short
+                bids.append(self._bid(arm, table, limit, FREE, horizon))
+        if self._draft is not None and backlog_tokens is not None:
+            cost = self._costing.draft(backlog_tokens, self.pace.share[0])
+            bids.append(self._bid(self._draft, table, limit, cost, horizon))
+        return self._decide(bids, table, limit, horizon, past)
+
+    def _bid(self, arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int) -> Bid:
+        """The arm's bid, after ending a rest that is over or sending it to one."""
+        bid = best_bid(arm, table, limit, cost, horizon)
+        bar = self.margin / table[0]
+        if arm.resting:
+            if self.now >= arm.rest_until:
+                arm.wake()
+                bid = best_bid(arm, table, limit, cost, horizon)
+            elif arm.heard and not arm.measured_loss and bid.low >= bar:
+                arm.wake()
+            else:
+                return bid
+        # A small limit may hide a K that pays.
+        if bid.k < limit or limit == self.max_draft:
+            hopeless = bid.running_high < bar if not arm.on else bid.running < 1 / table[0]
+            if hopeless:
+                arm.rest(self.now)
+        return bid
+
+    def _decide(
+        self, bids: list[Bid], table: list[float], limit: int, horizon: int, past: int
+    ) -> Choice:
+        plain = 1 / table[0]
+        winner: Bid | None = None
+        trusted = blocked = False
+        live = [bid for bid in bids if not bid.arm.resting]
+        if len(live) > 1:
+            live.sort(key=self._rank, reverse=True)
+        for bid in live:
+            bar = plain if bid.arm.on else plain * self.margin
+            if bid.value < bar:
+                continue
+            trusted = bid.low >= plain
+            winner = self._afford(bid, table, limit, horizon, trusted)
+            if winner is not None and winner.value >= bar:
+                break
+            winner, blocked = None, True
+        base = plain if winner is None else winner.value
+        for bid in live:
+            if winner is not None and bid.arm is winner.arm:
+                continue
+            if bid.high < base * self.margin:
+                continue
+            trial = self._afford(bid, table, limit, horizon, False)
+            if trial is None or trial.high < base * self.margin:
+                blocked = True
+                continue
+            loss_ms = trial.ms + trial.feed_ms - trial.arm.survival.mean[trial.k] / base
+            if winner is None:
+                return self._draft_choice(trial, "trial", True, plain, past)
+            if loss_ms * self.pace.factor <= self._regret.balance_ms:
+                choice = self._draft_choice(trial, "trial", True, plain, past)
+                choice.best_ms = 1 / base
+                return choice
+        if winner is not None:
+            winner.arm.turn(True)
+            return self._draft_choice(winner, "pays", not trusted, plain, past)
+        return self._off(bids, blocked, plain, past)
+
+    def _rank(self, bid: Bid) -> float:
+        return bid.value * STAY if bid.arm is self._last else bid.value
+
+    def _afford(
+        self, bid: Bid, table: list[float], limit: int, horizon: int, trusted: bool
+    ) -> Bid | None:
+        """The bid, or one with a smaller K, whose worst outcome the account could bear."""
+        pace = self.pace.factor
+        allowed = self.account.balance_ms / pace
+        if trusted:
+            if bid.arm.prior.measured:
+                allowed += CREDIT_STEPS * table[0]
+            if self.account.excess_ms <= 0:
+                # Evidence vouches for the backlog. A second one must wait till this is won back.
+                allowed += bid.feed_ms
+        cap_ms = table[0] + allowed
+        if bid.ms + bid.feed_ms <= cap_ms:
+            return bid
+        if allowed <= 0:
+            return None
+        smaller = best_bid(bid.arm, table, limit, bid.cost, horizon, cap_ms)
+        return smaller if smaller.k else None
+
+    def _plain(self, why: Why, past: int) -> Choice:
+        rate = 1000 / (self._costing.steps_ms[0] * self.pace.factor)
+        return Choice(None, 0, why, rate, why == "pace", past)
+
+    def _draft_choice(self, bid: Bid, why: Why, trial: bool, plain: float, past: int) -> Choice:
+        rate = 1000 * bid.value / self.pace.factor
+        choice = Choice(bid.arm.name, bid.k, why, rate, trial, past)
+        self._weigh(choice, bid, plain, bid.value)
+        choice.draft_ms = bid.curve_ms
+        return choice
+
+    def _weigh(self, choice: Choice, bid: Bid, plain: float, value: float) -> None:
+        choice.arm, choice.drafter, choice.best_k = bid.arm, bid.arm.name, bid.k
+        choice.gain = value / plain
+        choice.share = bid.ms * plain - 1
+        choice.stands = (bid.arm.survival.mean[bid.k] - 1) / bid.k
+        choice.feed_steps = bid.feed_ms * plain
+
+    def _off(self, bids: list[Bid], blocked: bool, plain: float, past: int) -> Choice:
+        if not bids:
+            return self._plain("no draft", past)
+        best = max(bids, key=lambda bid: bid.running)
+        arm = best.arm
+        why: Why = "does not pay"
+        value = best.value
+        if arm.resting:
+            why = "resting"
+        elif best.feed_ms and best.value < plain * self.margin <= best.running:
+            why, value = "deferred", best.running
+        elif blocked:
+            why = "account"
+        choice = self._plain(why, past)
+        self._weigh(choice, best, plain, value)
+        if arm.resting:
+            choice.rest_tokens = max(0, arm.rest_until - self.now)
+        return choice
+
+    def observe(
+        self,
+        choice: Choice,
+        n_accepted: int,
+        committed: int,
+        round_ms: float,
+        draft_ms: float = 0.0,
+        drafted: int | None = None,
+    ) -> None:
+        """What came of a choice.
+
+        Args:
+            choice: as `choose` gave it.
+            n_accepted: drafted tokens that stood and were committed.
+            committed: tokens committed, 1 or more; equal to n_accepted when the text ended there.
+            round_ms: the whole round.
+            draft_ms: of it, making the draft, backlog included.
+            drafted: tokens really drafted, at most K; None: K of them.
+        """
+        k = choice.k if drafted is None else drafted
+        steps = self._costing.at(choice.past)
+        pace = self.pace
+        timed = 0 <= draft_ms < round_ms < inf
+        if timed:  # otherwise a clock went backwards
+            pace.observe(k + 1, (round_ms - draft_ms) / steps[k])
+            if k == choice.k and draft_ms > 0 and choice.draft_ms > 0:
+                pace.draft(draft_ms / choice.draft_ms)
+        step_ms = steps[0] * pace.factor
+        plain_ms = committed * step_ms
+        self.now += committed
+        arm = choice.arm
+        if choice.k == 0 or arm is None:
+            self.account.plain_round(plain_ms)
+            self._regret.plain_round(plain_ms)
+            return
+        expected_ms = (steps[k] * pace.share[k + 1] + choice.draft_ms * pace.share[0]) * pace.factor
+        # A spike of the machine would have hit a plain step as well.
+        spent_ms = min(round_ms, SPIKE * expected_ms) if timed else expected_ms
+        self.account.round(spent_ms, plain_ms, step_ms)
+        if choice.best_ms:
+            self._regret.round(spent_ms, committed * choice.best_ms * pace.factor, step_ms)
+        else:
+            self._regret.plain_round(plain_ms)
+        ended = committed <= n_accepted
+        seen = n_accepted if ended else k
+        if seen:
+            arm.k = choice.k
+            arm.observe(seen, n_accepted, spent_ms, plain_ms, self.now)
+        self._last = arm
+
+    def hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
+        """What would have come of a lookup that was not used: costs nothing, teaches as much.
+
+        Args:
+            name: of a lookup.
+            match: length of its match.
+            drafted, accepted: how many tokens it would have drafted, and how many of them came.
+        """
+        for known, short, long in self._lookups:
+            if known == name and drafted > 0:
+                arm = long if match >= LONG_MATCH else short
+                arm.heard = True
+                arm.survival.learn(
+                    min(drafted, self.max_draft), min(accepted, self.max_draft), self.now
+                )

@@ -1,0 +1,162 @@
+"""How far a draft stands: learned round by round, place by place, and forgotten again.
+
+At place i of a draft (0 is the first) a token that was reached stands with probability p_i. p_i is
+an exponential average of what happened there, drawn by one observation's weight towards p_(i-1):
+a place that was never reached is taken to be like the one before it. A draft that falls at place i
+teaches places 0..i, so short drafts teach long ones and the other way round.
+
+    S_k = p_0 p_1 .. p_k         the first k + 1 tokens stand
+    E_K = 1 + S_0 + .. + S_(K-1) expected tokens of a round with K drafted ones
+
+Text changes its character in an instant, so a second, fast average runs beside the slow one and
+takes its place when the lengths that stood leave what the slow one expects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from specedge.errors import OptionError, ShapeError
+
+SLOW = 1 - 1 / 64  # weight kept by one more observation of a place
+FAST = 1 - 1 / 8
+TIE = 1.0  # observations' weight of the place before
+HALF_LIFE = 1024  # tokens of text after which evidence counts half
+DRIFT = 1 / 8  # gain of the average by which a change is noticed
+# That average of standardised lengths has a spread of sqrt(DRIFT / (2 - DRIFT)) = 0.26 while
+# nothing changes; twice a thousand rounds at 3.5 spreads give about one false alarm.
+ALARM = 0.9
+LOW, HIGH = 1.0, 1.5  # standard errors below and above the mean
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is believed before the first round.
+
+    Args:
+        stands: p_i by place, each in 0..1; the last one goes on.
+        weight: observations that the belief is worth.
+        measured: a calibration on this device and workload, not a default.
+    """
+
+    stands: tuple[float, ...] = (0.5,)
+    weight: float = 2.0
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.stands or not all(0 <= p <= 1 for p in self.stands):
+            raise OptionError(f"stands: expected probabilities, at least one, found {self.stands}")
+        if not 0 < self.weight < float("inf"):
+            raise OptionError(f"weight: expected more than 0, found {self.weight}")
+
+
+class Survival:
+    """Expected tokens of a round for every K, with a low and a high estimate.
+
+    `mean`, `low`, `high` are lists [longest + 1] by K, kept up to date: read them, do not change
+    them. `low` and `high` are standard errors away, from as many rounds as the first place has seen.
+    """
+
+    __slots__ = (
+        "_drift",
+        "_fast_n",
+        "_fast_stood",
+        "_learned_at",
+        "_n",
+        "_prior",
+        "_stood",
+        "_variance",
+        "high",
+        "longest",
+        "low",
+        "mean",
+        "place",
+    )
+
+    def __init__(self, longest: int, prior: Prior) -> None:
+        """`longest` is the largest K, 1 or more."""
+        if longest < 1:
+            raise OptionError(f"longest: expected 1 or more, found {longest}")
+        self.longest = longest
+        self._prior = prior
+        self.place = [0.0] * longest  # p_i
+        self.mean = [1.0] * (longest + 1)
+        self.low = self.mean[:]
+        self.high = self.mean[:]
+        self._variance = [0.0] * (longest + 1)
+        self._learned_at = 0
+        self._start(prior.weight)
+
+    def _start(self, weight: float) -> None:
+        last = len(self._prior.stands) - 1
+        believed = [self._prior.stands[min(i, last)] for i in range(self.longest)]
+        self._n = [weight] * self.longest
+        self._stood = [weight * p for p in believed]
+        self._fast_n = [0.0] * self.longest
+        self._fast_stood = [0.0] * self.longest
+        self._drift = 0.0
+        self._refresh()
+
+    @property
+    def rounds(self) -> float:
+        """Rounds that the estimate rests on, the prior's weight included."""
+        return self._n[0]
+
+    def learn(self, drafted: int, accepted: int, now: int) -> None:
+        """One round's outcome.
+
+        Args:
+            drafted: K, 1..longest.
+            accepted: 0..K.
+            now: tokens of text so far, never falling: the clock by which evidence ages.
+
+        Raises:
+            ShapeError: K or the accepted count is outside its range.
+        """
+        if not 1 <= drafted <= self.longest or not 0 <= accepted <= drafted:
+            raise ShapeError(
+                f"accepted {accepted} of {drafted}: expected 0..K of K in 1..{self.longest}"
+            )
+        variance = self._variance[drafted]
+        if variance > 1e-4:
+            surprise = (accepted - (self.mean[drafted] - 1)) / sqrt(variance)
+        else:
+            surprise = 4.0 * (accepted - (self.mean[drafted] - 1))
+        # One round alone must not raise the alarm, however unlikely it was.
+        self._drift += DRIFT * (max(-4.0, min(4.0, surprise)) - self._drift)
+
+        aged = 0.5 ** ((now - self._learned_at) / HALF_LIFE)
+        self._learned_at = now
+        slow, n, stood = SLOW * aged, self._n, self._stood
+        fast, fast_n, fast_stood = FAST * aged, self._fast_n, self._fast_stood
+        for i in range(min(accepted + 1, drafted)):
+            hit = 1.0 if i < accepted else 0.0
+            n[i] = n[i] * slow + 1
+            stood[i] = stood[i] * slow + hit
+            fast_n[i] = fast_n[i] * fast + 1
+            fast_stood[i] = fast_stood[i] * fast + hit
+        if abs(self._drift) > ALARM and fast_n[0] > 4:
+            self._n, self._stood = fast_n[:], fast_stood[:]
+            self._drift = 0.0
+        self._refresh()
+
+    def doubt(self) -> None:
+        """Forget what was seen: evidence that is too old to argue from. The prior stays, weak."""
+        self._start(min(2.0, self._prior.weight))
+
+    def _refresh(self) -> None:
+        before = self._prior.stands[0]
+        alive, mean, second = 1.0, 1.0, 0.0
+        rounds = self._n[0] + TIE
+        for i, n in enumerate(self._n):
+            before = self.place[i] = (self._stood[i] + TIE * before) / (n + TIE)
+            alive *= before
+            mean += alive
+            second += (2 * i + 1) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
+            self.mean[i + 1] = mean
+            variance = second - (mean - 1) ** 2
+            self._variance[i + 1] = variance
+            error = sqrt(variance / rounds) if variance > 0 else 0.0
+            self.low[i + 1] = mean - LOW * error
+            self.high[i + 1] = min(mean + HIGH * error, i + 2.0)
