@@ -190,7 +190,7 @@ class _Lane:
         """Time one call, after an untimed one of one token at the same place.
 
         Otherwise it follows whatever the shuffle put before it, and finds the caches full of that:
-        a plain step, which follows plain steps in a run, would seem some per cent dearer than it is.
+        a plain step, which follows plain steps in a run, would seem some per cent too dear.
         """
         self._call(1, past)
         began = watch.now()
