@@ -22,17 +22,25 @@ def probe_tables(curves: CostCurves) -> list[Table]:
     return tables
 
 
+def _table(title: str, first: str) -> Table:
+    """Narrow enough for a terminal of 80 columns."""
+    line = Text(title, no_wrap=True, overflow="ignore")  # else it is folded at the table's width
+    table = Table(title=line, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, justify="right")
+    return table
+
+
 def _costs(curve: Curve, ratio: str, unit: dict[int, float]) -> Table:
     """A row for each N; for each P milliseconds, their ratio to `unit` of that P, the spread."""
-    title = f"{curve.role}: milliseconds of a call of N tokens after P rows"
+    fewest = min(point.count for point in curve.points)
+    title = f"{curve.role}: ms of N tokens after P rows, {ratio}, ± of {fewest} calls"
     if curve.width_step > 1:
-        title += f"; N is padded to multiples of {curve.width_step}"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("N", justify="right")
+        title += f"; padded to {curve.width_step}s"
+    table = _table(title, "N")
     for past in curve.pasts:
-        table.add_column(f"P = {past}", justify="right")
-        table.add_column(ratio, justify="right")
-        table.add_column("spread", style="dim")
+        table.add_column(f"P={past}", justify="right")
+        table.add_column("", justify="right")
+        table.add_column("", justify="right", style="dim")
     for width in curve.widths:
         cells = [str(width)]
         for past in curve.pasts:
@@ -43,7 +51,12 @@ def _costs(curve: Curve, ratio: str, unit: dict[int, float]) -> Table:
 
 def _cells(point: Point, unit: float, role: str) -> list[str]:
     ratio = f"{point.ms / unit:.2f}x" if role == "target" else f"{point.ms / unit:.0%}"
-    return [f"{point.ms:.2f}", ratio, f"±{point.spread:.0%} of {point.count}"]
+    return [_three_digits(point.ms), ratio, f"±{point.spread:.0%}"]
+
+
+def _three_digits(ms: float) -> str:
+    """More would be noise."""
+    return f"{ms:.0f}" if ms >= 99.95 else f"{ms:.1f}" if ms >= 9.995 else f"{ms:.2f}"
 
 
 def _gains(curves: CostCurves) -> Table:
@@ -51,14 +64,12 @@ def _gains(curves: CostCurves) -> Table:
     pasts = curves.target.pasts
     if len(pasts) > _MOST_GAINS_SHOWN:
         pasts = (pasts[0], pasts[len(pasts) // 2], pasts[-1])
-    title = "at best (all K accepted): speed over plain decoding"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("K", justify="right")
+    table = _table("at best, all K drafted tokens accepted: speed over plain decoding", "K")
     kinds = (False,) if curves.draft is None else (False, True)
     for past in pasts:
         for drafted in kinds:
             name = "draft" if drafted else "lookup"
-            table.add_column(f"{name}, P = {past}", justify="right")
+            table.add_column(f"{name}\nP={past}", justify="right")
     for width in curves.target.widths[1:]:
         gains = [
             curves.best_gain(width - 1, past, drafted=drafted)
