@@ -17,6 +17,7 @@ Maddison et al., 2014, "A* sampling", one level deep).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log
 
 import numpy as np
 
@@ -25,11 +26,13 @@ from specedge.acceptance.verdict import Verdict
 from specedge.contract import Ids
 from specedge.randomness import Randomness, Stream
 from specedge.sampling.law import BLOCK as GROUP
-from specedge.sampling.law import Floats, Law, block_starts
+from specedge.sampling.law import Floats, Law, Scores, block_starts
 
 FIRST_DRAW = 2**32
 """Index of the draw of group 0's first arrival; its place, and the other groups, follow. Ids are
 below, the largest vocabularies have less than 2^20."""
+
+_FEW = 512  # ids that are looked at one by one
 
 
 def coupled(draft: Ids, p: Sequence[Law], randomness: Randomness, position: int) -> Verdict:
@@ -46,55 +49,76 @@ def coupled(draft: Ids, p: Sequence[Law], randomness: Randomness, position: int)
 
 def race(law: Law, randomness: Randomness, position: int) -> int:
     """The token of this law at `position`; equal scores go to the lowest id."""
-    ids, logits, scale = law.ids, law.logits, law.scale
-    if ids is None:
-        starts = block_starts(len(logits))
-        groups = np.arange(len(starts))
-    else:
-        groups, starts = np.unique(ids >> _SHIFT, return_index=True)
-    n_groups = int(groups[-1]) + 1
+    if law.ids is None:
+        return _among_all(law.logits, law.scale, randomness, position)
+    if law.size <= _FEW:
+        return _among_few(law.ids, law.logits, law.scale, randomness, position)
+    # Nobody else has a chance: the same race, with the others at minus infinity.
+    n = (int(law.ids[-1]) // GROUP + 1) * GROUP
+    logits = np.full(n, -np.inf, law.logits.dtype)
+    logits[law.ids] = law.logits
+    return _among_all(logits, law.scale, randomness, position)
+
+
+def _first(randomness: Randomness, position: int, n_groups: int) -> tuple[Floats, Floats]:
+    """First arrivals of the groups 0..n - 1 and their places, as shares of 1."""
     draws = randomness.uniforms(Stream.COUPLED, position, FIRST_DRAW, 2 * n_groups)
     first = np.log(draws[0::2])
     first *= -1.0 / GROUP
-    if ids is not None:
-        first = first[groups]
+    return first, draws[1::2]
+
+
+def _among_all(logits: Scores, scale: float, randomness: Randomness, position: int) -> int:
+    """Whole groups are opened, the one with the best bound first."""
+    starts = block_starts(len(logits))
+    first, places = _first(randomness, position, len(starts))
     bounds = np.multiply(np.maximum.reduceat(logits, starts), scale, dtype=np.float64)
     bounds -= np.log(first)
     best, token = -np.inf, -1
     while True:
-        at = int(bounds.argmax())
-        if bounds.item(at) < best:
+        group = int(bounds.argmax())
+        if bounds.item(group) < best:
             return token
-        bounds[at] = -np.inf
-        group, start = int(groups[at]), int(starts[at])
-        stop = int(starts[at + 1]) if at + 1 < len(starts) else len(logits)
-        arrivals = _arrivals(randomness, position, group, first.item(at), draws)
-        members = slice(0, stop - start) if ids is None else ids[start:stop] - group * GROUP
-        scores = np.multiply(logits[start:stop], scale, dtype=np.float64)
-        scores -= np.log(arrivals[members])
-        place = int(scores.argmax())
-        score = scores.item(place)
-        its = start + place if ids is None else ids.item(start + place)
+        bounds[group] = -np.inf
+        start = group * GROUP
+        others = randomness.uniforms(Stream.COUPLED, position, start, GROUP)
+        arrivals = np.log(others, out=others)
+        np.subtract(first[group], arrivals, out=arrivals)
+        arrivals[int(places.item(group) * GROUP)] = first[group]
+        scores = np.multiply(logits[start : start + GROUP], scale, dtype=np.float64)
+        scores -= np.log(arrivals)[: len(scores)]
+        its = start + int(scores.argmax())
+        score = scores.item(its - start)
         if score > best or (score == best and its < token):
             best, token = score, its
+
+
+def _among_few(
+    ids: Ids, logits: Scores, scale: float, randomness: Randomness, position: int
+) -> int:
+    """Ids are looked at one by one, from the best bound down, each with a draw of its own."""
+    first, places = _first(randomness, position, int(ids[-1]) // GROUP + 1)
+    mine = first[ids // GROUP]
+    scores = np.multiply(logits, scale, dtype=np.float64)
+    bounds = scores - np.log(mine)
+    best, token = -np.inf, -1
+    for at in np.argsort(-bounds).tolist():
+        if bounds.item(at) < best:
+            break
+        its = ids.item(at)
+        arrives = mine.item(at)
+        if int(places.item(its // GROUP) * GROUP) != its % GROUP:
+            arrives -= log(randomness.uniform(Stream.COUPLED, position, its))
+        score = scores.item(at) - log(arrives)
+        if score > best or (score == best and its < token):
+            best, token = score, its
+    return token
 
 
 def arrival(randomness: Randomness, position: int, token: int) -> float:
     """E of one id, for reports: the id wins the race if its E / p is the least."""
     group = token // GROUP
-    draws = randomness.uniforms(Stream.COUPLED, position, FIRST_DRAW, 2 * group + 2)
-    first = float(np.log(draws[2 * group]) * (-1.0 / GROUP))
-    return _arrivals(randomness, position, group, first, draws).item(token % GROUP)
-
-
-_SHIFT = GROUP.bit_length() - 1
-
-
-def _arrivals(
-    randomness: Randomness, position: int, group: int, first: float, draws: Floats
-) -> Floats:
-    """E of a group's 256 ids, float64 [256]."""
-    others = randomness.uniforms(Stream.COUPLED, position, group * GROUP, GROUP)
-    arrivals = first - np.log(others)
-    arrivals[int(draws.item(2 * group + 1) * GROUP)] = first
-    return arrivals
+    first, places = _first(randomness, position, group + 1)
+    if int(places.item(group) * GROUP) == token % GROUP:
+        return first.item(group)
+    return first.item(group) - log(randomness.uniform(Stream.COUPLED, position, token))
