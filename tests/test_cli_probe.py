@@ -175,3 +175,11 @@ def test_interrupting_leaves_the_bundle_as_it_was(said, pair, monkeypatch):
 def test_help_says_that_nothing_is_decided_yet(said):
     out = " ".join(said("probe", "--help")[1].split())
     assert "This version measures costs only: it does not yet decide" in out
+
+
+def test_too_few_repetitions_are_called_that(said, pair, monkeypatch):
+    code, out, err = said("probe", pair, "--engine", "fake", "--budget", "0.0001")
+    assert code == 0
+    assert "note: 1 of the 3 repetitions" in err
+    assert "±?" in out
+    assert "±0%" not in out

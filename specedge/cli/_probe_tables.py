@@ -7,6 +7,7 @@ from rich.text import Text
 
 from specedge.probe.curves import CostCurves, Curve, Point
 
+FEW_PASSES = 3
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
 
 
@@ -51,7 +52,9 @@ def _costs(curve: Curve, ratio: str, unit: dict[int, float]) -> Table:
 
 def _cells(point: Point, unit: float, role: str) -> list[str]:
     ratio = f"{point.ms / unit:.2f}x" if role == "target" else f"{point.ms / unit:.0%}"
-    return [_three_digits(point.ms), ratio, f"±{point.spread:.0%}"]
+    # of one or two calls the 10th and 90th percentile say nothing
+    spread = f"±{point.spread:.0%}" if point.count >= FEW_PASSES else "±?"
+    return [_three_digits(point.ms), ratio, spread]
 
 
 def _three_digits(ms: float) -> str:

@@ -52,6 +52,7 @@ def command(
     The record is kept in BUNDLE/probes, or in the user's cache where that cannot be written. It is
     shown again until the bundle, specedge, the engine, its settings or the machine change.
     """
+    from specedge.cli._probe_tables import FEW_PASSES, probe_tables
     from specedge.cli._progress import reporting
     from specedge.probe.probing import probe
 
@@ -69,10 +70,16 @@ def command(
     for note in probed.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(_outcome(probed), err=True)
+    passes = probed.record.curves.passes
+    if passes < FEW_PASSES:
+        click.echo(
+            f"note: {passes} of the {FEW_PASSES} repetitions that tell noise from cost; measure "
+            "--again with a larger --budget, and let nothing else run",
+            err=True,
+        )
     if as_json:
         click.echo(json.dumps(_said(probed), ensure_ascii=False))
         return
-    from specedge.cli._probe_tables import probe_tables
     from specedge.cli._tables import print_tables
 
     print_tables(probe_tables(probed.record.curves))
@@ -105,7 +112,7 @@ def _outcome(probed: Probed) -> str:
         return f"stored on {record.created}: {where}; --again measures again"
     curves = record.curves
     lead = "measured" if probed.reason == NO_RECORD else "measured again"
-    took = f"{curves.seconds:.1f} s, {curves.passes} passes"
+    took = f"{curves.seconds:.1f} s, passes: {curves.passes}"
     took += "" if curves.converged else ", as far as the budget went"
     return f"{lead}: {probed.reason} ({took}); record: {where}"
 
