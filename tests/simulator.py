@@ -30,7 +30,7 @@ def curve(role: str, widths: Sequence[int], cost: Callable[[int, int], float]) -
 
 
 def curves(slope: float = 0.25, draft: float | None = 0.3, step_ms: float = 20.0) -> CostCurves:
-    """T(N) = 1 + slope (N - 1) plain steps; a draft token costs `draft` of one. Both grow with P."""
+    """T(N) = 1 + slope (N - 1) plain steps, a draft token `draft` of one; both grow with P."""
 
     def target(n: int, past: int) -> float:
         return step_ms * (1 + slope * (n - 1)) * (1 + past / 16384)
@@ -202,9 +202,9 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             trace.ms += ms
             trace.plain_ms += plain_ms
             policy.observe(choice, accepted, committed, ms, draft_ms)
-            if world.shadow and match is not None and choice.proposer != "ngram" and left > 8:
-                if isinstance(policy, Policy):
-                    policy.hear("ngram", match, 4, stood(world.lookup, now, 4, rolls))
+            unused = match is not None and choice.proposer != "ngram" and left > 8
+            if world.shadow and unused and isinstance(policy, Policy):
+                policy.hear("ngram", match or 0, 4, stood(world.lookup, now, 4, rolls))
             n, now, left = n + committed, now + committed, left - committed
     return trace
 
@@ -217,9 +217,13 @@ def stood(stands: Stands | None, now: int, k: int, rolls: list[float]) -> int:
 
 
 def best_fixed(world: World) -> tuple[str | None, int, Trace]:
-    """The best proposer and K in hindsight, plain included."""
+    """The best proposer and K in hindsight, plain included.
+
+    Only the K at the top of a step of the curve: a smaller one costs as much.
+    """
     choices: list[tuple[str | None, int]] = [(None, 0)]
     names = [c.name for c in world.candidates()]
-    choices += [(name, k) for name in names for k in range(1, world.max_draft + 1)]
+    steps = [n - 1 for n in world.costs.target.widths if 1 < n <= world.max_draft + 1]
+    choices += [(name, k) for name in names for k in steps]
     runs = [(name, k, simulate(world, Fixed(name, k))) for name, k in choices]
     return max(runs, key=lambda run: run[2].speed)

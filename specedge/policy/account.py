@@ -19,18 +19,19 @@ from specedge.errors import OptionError
 class Account:
     """Milliseconds over plain decoding, against a share of plain decoding's milliseconds."""
 
-    __slots__ = ("_keep_steps", "_share", "excess_ms", "plain_ms")
+    __slots__ = ("_keep_steps", "_share", "excess_ms", "granted_ms", "plain_ms")
 
     def __init__(self, share: float = 0.015, keep_steps: float = 64.0) -> None:
         """`share` of plain time may be lost; gains are kept up to `keep_steps` plain steps."""
         if not 0 <= share < 1 or keep_steps < 0:
             raise OptionError(
-                f"account: expected a share in 0..1 and 0 steps or more, found {share}, {keep_steps}"
+                f"account: expected share in 0..1, keep_steps >= 0; found {share}, {keep_steps}"
             )
         self._share = share
         self._keep_steps = keep_steps
         self.plain_ms = 0.0  # plain-equivalent time of all tokens so far
         self.excess_ms = 0.0  # over it; negative: gained
+        self.granted_ms = 0.0  # of it, lent on evidence and not yet won back
 
     @property
     def balance_ms(self) -> float:
@@ -41,6 +42,14 @@ class Account:
     def excess_share(self) -> float:
         """Excess as a share of plain time; 0 before the first token."""
         return self.excess_ms / self.plain_ms if self.plain_ms else 0.0
+
+    def may_grant(self) -> bool:
+        """Nothing lent is open: everything spent so far has been won back."""
+        return self.excess_ms <= 0
+
+    def grant(self, ms: float) -> None:
+        """Lend for an investment that evidence vouches for, on top of the balance."""
+        self.granted_ms = ms
 
     def plain_round(self, plain_ms: float) -> None:
         """A round without a draft: it earns and costs nothing."""
@@ -57,3 +66,5 @@ class Account:
         self.plain_ms += plain_ms
         kept = -self._keep_steps * step_ms
         self.excess_ms = max(kept, self.excess_ms + spent_ms - plain_ms)
+        if self.excess_ms <= 0:
+            self.granted_ms = 0.0

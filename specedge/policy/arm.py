@@ -7,8 +7,12 @@ check against the text) wakes early, unless measured times and not the estimate 
 
 from __future__ import annotations
 
+from math import sqrt
+
 from specedge.policy.survival import Prior, Survival
 
+HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
+MOST_GAP = 64  # tokens of backlog that other proposers' rounds may have left
 FIRST_REST, LONGEST_REST = 64, 1024  # tokens of text
 WINDOW = 64  # rounds that measured goodput is judged by
 LOSS = 0.98  # measured goodput over plain at which a full window is a loss
@@ -30,7 +34,9 @@ class Arm:
         "_measured",
         "_plain_ms",
         "_rounds_on",
+        "_run",
         "_spent_ms",
+        "gap",
         "heard",
         "is_lookup",
         "k",
@@ -40,6 +46,7 @@ class Arm:
         "prior",
         "rest_until",
         "resting",
+        "run",
         "survival",
         "switches",
     )
@@ -56,6 +63,9 @@ class Arm:
         self.measured_loss = False
         self.heard = False  # outcomes that cost nothing came in since the rest began
         self.switches = 0  # times it went on or off
+        self.run = float(HORIZON)  # tokens between two backlogs, as they usually are
+        self.gap = 2.0  # tokens of such a backlog
+        self._run = 0
         self._backoff = FIRST_REST
         self._rounds_on = 0
         self._restart()
@@ -83,7 +93,20 @@ class Arm:
         self.resting = self.measured_loss = False
         if not self.heard:
             self.survival.doubt()
+            self.run = sqrt(self.run * HORIZON)
         self._restart()
+
+    def ran(self, committed: int, backlog: int) -> None:
+        """A round of the draft model that was fed `backlog` tokens: how often, and how many?
+
+        Beyond a prompt's, which is fed once.
+        """
+        if self._run and 2 < backlog <= MOST_GAP:
+            length = max(1, min(HORIZON, self._run))
+            self.run *= (length / self.run) ** 0.25  # a few long runs must not hide many short
+            self.gap += 0.25 * (backlog - self.gap)
+            self._run = 0
+        self._run += committed
 
     def observe(
         self, drafted: int, accepted: int, spent_ms: float, plain_ms: float, now: int

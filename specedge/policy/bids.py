@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from specedge.policy.arm import Arm
 from specedge.policy.costing import DraftCost
 
-STAY = 1.02  # what ran last is worth this much more than what would replace it
+STAY = 1.02  # the proposer that ran last is worth this much more than one to replace it
+STAY_K = 1.005  # and its K than another
 
 
 @dataclass(slots=True)
@@ -20,16 +21,19 @@ class Bid:
     Args:
         k: K; 0 when every K takes longer than was allowed.
         ms: the round, the backlog left out.
-        feed_ms: the backlog.
-        charge: of `feed_ms` for each token committed.
+        charge: of the backlog for each token committed.
     """
 
     arm: Arm
     cost: DraftCost
     k: int
     ms: float
-    feed_ms: float
     charge: float
+
+    @property
+    def all_ms(self) -> float:
+        """The round with the backlog."""
+        return self.ms + self.cost.feed_ms
 
     @property
     def value(self) -> float:
@@ -76,7 +80,9 @@ def best_bid(
         cap_ms: only what takes no longer than this, the backlog included; 0: any.
     """
     base, step = cost.first_ms - cost.step_ms, cost.step_ms
-    charge = cost.feed_ms / horizon
+    charge = 0.0
+    if cost.feed_ms:
+        charge = cost.again_ms / min(horizon, arm.run) + (cost.feed_ms - cost.again_ms) / horizon
     mean, favoured = arm.survival.mean, arm.k
     most, best, best_ms = 0.0, 0, table[0]
     for k in range(1, limit + 1):
@@ -86,7 +92,7 @@ def best_bid(
         tokens = mean[k]
         value = tokens / (ms + charge * tokens)
         if k == favoured:
-            value *= STAY
+            value *= STAY_K
         if value > most:
             most, best, best_ms = value, k, ms
-    return Bid(arm, cost, best, best_ms, cost.feed_ms, charge)
+    return Bid(arm, cost, best, best_ms, charge)

@@ -41,7 +41,8 @@ class Choice:
         draft_ms: what its drafting was predicted to take by the draft's curve.
         rest_tokens: for "resting": tokens until the next trial.
         best_ms: for a trial: milliseconds a token, at the curve's pace, of the better known choice
-            that it was made in place of; 0.0: that was plain.
+            that it was made in place of; 0.0: not a trial.
+        backlog: tokens that the draft model was or would have been fed.
     """
 
     proposer: str | None
@@ -59,6 +60,7 @@ class Choice:
     draft_ms: float = 0.0
     rest_tokens: int = 0
     best_ms: float = 0.0
+    backlog: int = 0
     arm: Arm | None = None  # the policy's own
 
     @property

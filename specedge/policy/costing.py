@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specedge.probe.curves import CostCurves
 
 BUCKET = 64  # rows by which costs are looked up anew
-FED = 8  # tokens of backlog by which its cost is
+FED = 4  # tokens of backlog by which its cost is
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,23 +17,35 @@ class DraftCost:
     Args:
         first_ms: the call that gives the first token, backlog left out.
         step_ms: each further token.
-        feed_ms: feeding the backlog, once.
-        curve_ms: the three as the curve has them, uncorrected.
+        feed_ms: feeding the backlog.
+        again_ms: of `feed_ms` what will be needed again after rounds of other proposers; the rest
+            is needed once a request.
+        curve_ms: the first three as the curve has them, uncorrected.
     """
 
     first_ms: float
     step_ms: float
     feed_ms: float
+    again_ms: float
     curve_ms: tuple[float, float, float]
 
 
-FREE = DraftCost(0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
+FREE = DraftCost(0.0, 0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
 
 
 class Costing:
     """Costs at a past, by the curve alone: how fast the machine is now is the pace's business."""
 
-    __slots__ = ("_bucket", "_curves", "_fed", "_one_ms", "_two_ms", "longest", "steps_ms")
+    __slots__ = (
+        "_bucket",
+        "_curves",
+        "_fed",
+        "_fed_key",
+        "_one_ms",
+        "_two_ms",
+        "longest",
+        "steps_ms",
+    )
 
     def __init__(self, curves: CostCurves, longest: int) -> None:
         """K goes up to `longest`, or to what was measured if that is less."""
@@ -42,7 +54,8 @@ class Costing:
         self._curves = curves
         self._bucket = -1
         self._one_ms = self._two_ms = 0.0  # the draft's calls of 1 and 2 tokens
-        self._fed = (-1, -1, 0.0)  # bucket, backlog, milliseconds
+        self._fed_key = (-1, -1, -1)  # bucket, backlog, gap
+        self._fed = (0.0, 0.0)
 
     def at(self, past: int) -> list[float]:
         """The target's call by K, [longest + 1]; read only, until the next `at`."""
@@ -57,18 +70,30 @@ class Costing:
                 self._one_ms, self._two_ms = feed_ms(1, middle), feed_ms(2, middle)
         return self.steps_ms
 
-    def draft(self, backlog: int, pace: float) -> DraftCost:
-        """At the same past; `pace` is the draft's own, over the target's.
+    def draft(self, backlog: int, gap: int, pace: float) -> DraftCost:
+        """At the same past.
+
+        Args:
+            backlog: tokens to feed before the first one is drafted, 1 or more.
+            gap: of them, what rounds of other proposers usually leave behind.
+            pace: the draft's own, over the target's.
 
         Up to two tokens are fed in every round (the last committed one, and the last drafted one
         if all stood); what goes beyond is backlog.
         """
-        one, two, feed = self._one_ms, self._two_ms, 0.0
-        if backlog > 2 and self._curves.draft is not None:
-            bucket, fed, feed = self._fed
-            if bucket != self._bucket or fed != backlog // FED:
-                past = max(0, self._bucket * BUCKET + BUCKET // 2 - backlog)
-                feed = max(0.0, self._curves.draft.feed_ms(backlog, past) - two)
-                self._fed = (self._bucket, backlog // FED, feed)
-        first = one if backlog < 2 else two
-        return DraftCost(first * pace, one * pace, feed * pace, (first, one, feed))
+        one, two = self._one_ms, self._two_ms
+        if backlog <= 2:
+            first = one if backlog < 2 else two
+            return DraftCost(first * pace, one * pace, 0.0, 0.0, (first, one, 0.0))
+        key = (self._bucket, backlog // FED, gap)
+        if key != self._fed_key:
+            feed = max(0.0, self._feed_ms(backlog) - two)
+            again = min(feed, self._feed_ms(gap) - two) if gap > 2 else 0.0
+            self._fed_key, self._fed = key, (feed, max(0.0, again))
+        feed, again = self._fed
+        return DraftCost(two * pace, one * pace, feed * pace, again * pace, (two, one, feed))
+
+    def _feed_ms(self, backlog: int) -> float:
+        assert self._curves.draft is not None
+        past = max(0, self._bucket * BUCKET + BUCKET // 2 - backlog)
+        return self._curves.draft.feed_ms(backlog, past)

@@ -20,7 +20,7 @@ from typing import Literal
 
 from specedge.errors import OptionError
 from specedge.policy.account import Account
-from specedge.policy.arm import Arm
+from specedge.policy.arm import HORIZON, Arm
 from specedge.policy.bids import STAY, Bid, best_bid
 from specedge.policy.choice import Choice, Why
 from specedge.policy.costing import FREE, Costing, DraftCost
@@ -30,9 +30,8 @@ from specedge.probe.curves import CostCurves
 
 LONG_MATCH = 4  # a lookup that matched this many tokens is an arm of its own
 SPIKE = 2.0  # a round is charged at most this much more than expected
-HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
 CREDIT_STEPS = 6.0  # plain steps that a measured prior may lose before anything was earned
-REGRET = 0.01  # share of time that trials may cost against the best known choice
+REGRET = 0.015  # share of time that trials may cost against the best known choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +133,11 @@ class Policy:
                 arm = long if length >= LONG_MATCH else short
                 bids.append(self._bid(arm, table, limit, FREE, horizon))
         if self._draft is not None and backlog_tokens is not None:
-            cost = self._costing.draft(backlog_tokens, self.pace.share[0])
+            cost = self._costing.draft(backlog_tokens, round(self._draft.gap), self.pace.share[0])
             bids.append(self._bid(self._draft, table, limit, cost, horizon))
-        return self._decide(bids, table, limit, horizon, past)
+        choice = self._decide(bids, table, limit, horizon, past)
+        choice.backlog = backlog_tokens or 0
+        return choice
 
     def _bid(self, arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int) -> Bid:
         """The arm's bid, after ending a rest that is over or sending it to one."""
@@ -171,7 +172,7 @@ class Policy:
             if bid.value < bar:
                 continue
             trusted = bid.low >= plain
-            winner = self._afford(bid, table, limit, horizon, trusted)
+            winner = self._afford(bid, table, limit, horizon, trusted or bid.arm.on)
             if winner is not None and winner.value >= bar:
                 break
             winner, blocked = None, True
@@ -185,15 +186,16 @@ class Policy:
             if trial is None or trial.high < base * self.margin:
                 blocked = True
                 continue
-            loss_ms = trial.ms + trial.feed_ms - trial.arm.survival.mean[trial.k] / base
-            if winner is None:
-                return self._draft_choice(trial, "trial", True, plain, past)
+            loss_ms = trial.all_ms - trial.arm.survival.mean[trial.k] / base
             if loss_ms * self.pace.factor <= self._regret.balance_ms:
                 choice = self._draft_choice(trial, "trial", True, plain, past)
                 choice.best_ms = 1 / base
                 return choice
+            blocked = True
         if winner is not None:
             winner.arm.turn(True)
+            if winner.cost.feed_ms and self.account.may_grant():
+                self.account.grant(winner.cost.feed_ms * self.pace.factor)
             return self._draft_choice(winner, "pays", not trusted, plain, past)
         return self._off(bids, blocked, plain, past)
 
@@ -201,19 +203,18 @@ class Policy:
         return bid.value * STAY if bid.arm is self._last else bid.value
 
     def _afford(
-        self, bid: Bid, table: list[float], limit: int, horizon: int, trusted: bool
+        self, bid: Bid, table: list[float], limit: int, horizon: int, backed: bool
     ) -> Bid | None:
         """The bid, or one with a smaller K, whose worst outcome the account could bear."""
-        pace = self.pace.factor
-        allowed = self.account.balance_ms / pace
-        if trusted:
+        allowed = self.account.balance_ms / self.pace.factor
+        if backed:
+            # Evidence vouches for a backlog; a second one must wait till this is won back.
+            lent = bid.cost.feed_ms if self.account.may_grant() else 0.0
+            allowed += max(lent, self.account.granted_ms / self.pace.factor)
             if bid.arm.prior.measured:
                 allowed += CREDIT_STEPS * table[0]
-            if self.account.excess_ms <= 0:
-                # Evidence vouches for the backlog. A second one must wait till this is won back.
-                allowed += bid.feed_ms
         cap_ms = table[0] + allowed
-        if bid.ms + bid.feed_ms <= cap_ms:
+        if bid.all_ms <= cap_ms:
             return bid
         if allowed <= 0:
             return None
@@ -236,7 +237,7 @@ class Policy:
         choice.gain = value / plain
         choice.share = bid.ms * plain - 1
         choice.stands = (bid.arm.survival.mean[bid.k] - 1) / bid.k
-        choice.feed_steps = bid.feed_ms * plain
+        choice.feed_steps = bid.cost.feed_ms * plain
 
     def _off(self, bids: list[Bid], blocked: bool, plain: float, past: int) -> Choice:
         if not bids:
@@ -247,7 +248,7 @@ class Policy:
         value = best.value
         if arm.resting:
             why = "resting"
-        elif best.feed_ms and best.value < plain * self.margin <= best.running:
+        elif best.cost.feed_ms and best.value < plain * self.margin <= best.running:
             why, value = "deferred", best.running
         elif blocked:
             why = "account"
@@ -302,6 +303,7 @@ class Policy:
             self._regret.plain_round(plain_ms)
         ended = committed <= n_accepted
         seen = n_accepted if ended else k
+        arm.ran(committed, choice.backlog)
         if seen:
             arm.k = choice.k
             arm.observe(seen, n_accepted, spent_ms, plain_ms, self.now)

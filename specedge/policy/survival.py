@@ -19,10 +19,12 @@ from math import sqrt
 
 from specedge.errors import OptionError, ShapeError
 
-SLOW = 1 - 1 / 64  # weight kept by one more observation of a place
+SLOW = 1 - 1 / 128  # weight kept by one more observation of a place
 FAST = 1 - 1 / 8
-TIE = 1.0  # observations' weight of the place before
+TIE = 1.0  # observations' weight of the place before, and
+LEAN = 0.3  # more for each one that it has seen more: else K would stay where a prior put it
 HALF_LIFE = 1024  # tokens of text after which evidence counts half
+AGE_EVERY = 64  # tokens
 DRIFT = 1 / 8  # gain of the average by which a change is noticed
 # That average of standardised lengths has a spread of sqrt(DRIFT / (2 - DRIFT)) = 0.26 while
 # nothing changes; twice a thousand rounds at 3.5 spreads give about one false alarm.
@@ -35,8 +37,8 @@ class Prior:
     """What is believed before the first round.
 
     Args:
-        stands: p_i by place, each in 0..1; the last one goes on.
-        weight: observations that the belief is worth.
+        stands: p_i by place, each in 0..1; places past the last are taken to be like it.
+        weight: observations that the belief is worth, at each place named.
         measured: a calibration on this device and workload, not a default.
     """
 
@@ -55,14 +57,14 @@ class Survival:
     """Expected tokens of a round for every K, with a low and a high estimate.
 
     `mean`, `low`, `high` are lists [longest + 1] by K, kept up to date: read them, do not change
-    them. `low` and `high` are standard errors away, from as many rounds as the first place has seen.
+    them. `low` and `high` are standard errors away, by the rounds that the first place has seen.
     """
 
     __slots__ = (
+        "_aged_at",
         "_drift",
         "_fast_n",
         "_fast_stood",
-        "_learned_at",
         "_n",
         "_prior",
         "_stood",
@@ -85,14 +87,14 @@ class Survival:
         self.low = self.mean[:]
         self.high = self.mean[:]
         self._variance = [0.0] * (longest + 1)
-        self._learned_at = 0
+        self._aged_at = 0
         self._start(prior.weight)
 
     def _start(self, weight: float) -> None:
-        last = len(self._prior.stands) - 1
-        believed = [self._prior.stands[min(i, last)] for i in range(self.longest)]
-        self._n = [weight] * self.longest
-        self._stood = [weight * p for p in believed]
+        believed = self._prior.stands[: self.longest]
+        rest = [0.0] * (self.longest - len(believed))
+        self._n = [weight] * len(believed) + rest
+        self._stood = [weight * p for p in believed] + rest
         self._fast_n = [0.0] * self.longest
         self._fast_stood = [0.0] * self.longest
         self._drift = 0.0
@@ -126,31 +128,39 @@ class Survival:
         # One round alone must not raise the alarm, however unlikely it was.
         self._drift += DRIFT * (max(-4.0, min(4.0, surprise)) - self._drift)
 
-        aged = 0.5 ** ((now - self._learned_at) / HALF_LIFE)
-        self._learned_at = now
-        slow, n, stood = SLOW * aged, self._n, self._stood
-        fast, fast_n, fast_stood = FAST * aged, self._fast_n, self._fast_stood
+        if now - self._aged_at >= AGE_EVERY:
+            self._age(now)
+        n, stood, fast_n, fast_stood = self._n, self._stood, self._fast_n, self._fast_stood
         for i in range(min(accepted + 1, drafted)):
             hit = 1.0 if i < accepted else 0.0
-            n[i] = n[i] * slow + 1
-            stood[i] = stood[i] * slow + hit
-            fast_n[i] = fast_n[i] * fast + 1
-            fast_stood[i] = fast_stood[i] * fast + hit
+            n[i] = n[i] * SLOW + 1
+            stood[i] = stood[i] * SLOW + hit
+            fast_n[i] = fast_n[i] * FAST + 1
+            fast_stood[i] = fast_stood[i] * FAST + hit
         if abs(self._drift) > ALARM and fast_n[0] > 4:
             self._n, self._stood = fast_n[:], fast_stood[:]
             self._drift = 0.0
         self._refresh()
+
+    def _age(self, now: int) -> None:
+        """Places that are not reached any more must not be believed for ever."""
+        kept = 0.5 ** ((now - self._aged_at) / HALF_LIFE)
+        self._aged_at = now
+        for kind in (self._n, self._stood, self._fast_n, self._fast_stood):
+            kind[:] = [kept * weight for weight in kind]
 
     def doubt(self) -> None:
         """Forget what was seen: evidence that is too old to argue from. The prior stays, weak."""
         self._start(min(2.0, self._prior.weight))
 
     def _refresh(self) -> None:
-        before = self._prior.stands[0]
+        before, before_n = self._prior.stands[0], 0.0
         alive, mean, second = 1.0, 1.0, 0.0
         rounds = self._n[0] + TIE
         for i, n in enumerate(self._n):
-            before = self.place[i] = (self._stood[i] + TIE * before) / (n + TIE)
+            tie = TIE + LEAN * (before_n - n) if before_n > n else TIE
+            before = self.place[i] = (self._stood[i] + tie * before) / (n + tie)
+            before_n = n
             alive *= before
             mean += alive
             second += (2 * i + 1) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
