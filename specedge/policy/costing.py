@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specedge.probe.curves import CostCurves
 
 BUCKET = 64  # rows by which costs are looked up anew
-FED = 4  # tokens of backlog by which its cost is
+FED = 16  # tokens of backlog by which its cost is, from that many on
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,6 @@ class Costing:
         "_bucket",
         "_curves",
         "_fed",
-        "_fed_key",
         "_one_ms",
         "_two_ms",
         "longest",
@@ -54,14 +53,14 @@ class Costing:
         self._curves = curves
         self._bucket = -1
         self._one_ms = self._two_ms = 0.0  # the draft's calls of 1 and 2 tokens
-        self._fed_key = (-1, -1, -1)  # bucket, backlog, gap
-        self._fed = (0.0, 0.0)
+        self._fed: dict[tuple[int, int], tuple[float, float]] = {}  # (backlog, gap) → cost
 
     def at(self, past: int) -> list[float]:
         """The target's call by K, [longest + 1]; read only, until the next `at`."""
         bucket = past // BUCKET
         if bucket != self._bucket:
             self._bucket = bucket
+            self._fed.clear()
             middle = bucket * BUCKET + BUCKET // 2
             cost_ms = self._curves.target.cost_ms
             self.steps_ms = [cost_ms(k + 1, middle) for k in range(self.longest + 1)]
@@ -85,12 +84,13 @@ class Costing:
         if backlog <= 2:
             first = one if backlog < 2 else two
             return DraftCost(first * pace, one * pace, 0.0, 0.0, (first, one, 0.0))
-        key = (self._bucket, backlog // FED, gap)
-        if key != self._fed_key:
-            feed = max(0.0, self._feed_ms(backlog) - two)
+        key = (backlog if backlog < FED else -(-backlog // FED) * FED, gap)  # never too cheap
+        found = self._fed.get(key)
+        if found is None:
+            feed = max(0.0, self._feed_ms(key[0]) - two)
             again = min(feed, self._feed_ms(gap) - two) if gap > 2 else 0.0
-            self._fed_key, self._fed = key, (feed, max(0.0, again))
-        feed, again = self._fed
+            found = self._fed[key] = (feed, max(0.0, again))
+        feed, again = found
         return DraftCost(two * pace, one * pace, feed * pace, again * pace, (two, one, feed))
 
     def _feed_ms(self, backlog: int) -> float:

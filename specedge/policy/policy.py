@@ -172,7 +172,7 @@ class Policy:
             if bid.value < bar:
                 continue
             trusted = bid.low >= plain
-            winner = self._afford(bid, table, limit, horizon, trusted or bid.arm.on)
+            winner = self._afford(bid, table, limit, horizon, trusted)
             if winner is not None and winner.value >= bar:
                 break
             winner, blocked = None, True
@@ -193,9 +193,9 @@ class Policy:
                 return choice
             blocked = True
         if winner is not None:
+            if self.account.may_grant():
+                self.account.grant(self._lent_ms(winner, trusted) * self.pace.factor)
             winner.arm.turn(True)
-            if winner.cost.feed_ms and self.account.may_grant():
-                self.account.grant(winner.cost.feed_ms * self.pace.factor)
             return self._draft_choice(winner, "pays", not trusted, plain, past)
         return self._off(bids, blocked, plain, past)
 
@@ -203,15 +203,14 @@ class Policy:
         return bid.value * STAY if bid.arm is self._last else bid.value
 
     def _afford(
-        self, bid: Bid, table: list[float], limit: int, horizon: int, backed: bool
+        self, bid: Bid, table: list[float], limit: int, horizon: int, trusted: bool
     ) -> Bid | None:
         """The bid, or one with a smaller K, whose worst outcome the account could bear."""
+        arm = bid.arm
         allowed = self.account.balance_ms / self.pace.factor
-        if backed:
-            # Evidence vouches for a backlog; a second one must wait till this is won back.
-            lent = bid.cost.feed_ms if self.account.may_grant() else 0.0
-            allowed += max(lent, self.account.granted_ms / self.pace.factor)
-            if bid.arm.prior.measured:
+        if trusted or arm.on:
+            allowed += self._lent_ms(bid, trusted)
+            if arm.prior.measured:
                 allowed += CREDIT_STEPS * table[0]
         cap_ms = table[0] + allowed
         if bid.all_ms <= cap_ms:
@@ -220,6 +219,13 @@ class Policy:
             return None
         smaller = best_bid(bid.arm, table, limit, bid.cost, horizon, cap_ms)
         return smaller if smaller.k else None
+
+    def _lent_ms(self, bid: Bid, trusted: bool) -> float:
+        """For its backlog, at the curve's pace; a second one waits till the first is won back."""
+        if self.account.may_grant():
+            known = trusted and (bid.arm.prior.measured or bid.arm.on)
+            return bid.cost.feed_ms if known else 0.0
+        return self.account.granted_ms / self.pace.factor
 
     def _plain(self, why: Why, past: int) -> Choice:
         rate = 1000 / (self._costing.steps_ms[0] * self.pace.factor)
