@@ -168,7 +168,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             dice = Random(world.seed * 1_000_003 + now)
             has_match = dice.random() < world.matches and world.lookup is not None
             match = (6 if dice.random() < world.long else 2) if has_match else None
-            rolls = [dice.random() for _ in range(world.max_draft)]
+            rolls = [dice.random() for _ in range(16)]
             past, room = n - 1, max(0, context - n)
             backlog = n - fed if world.draft is not None else None
             choice = policy.choose(past, room, {"ngram": match}, backlog, left)
@@ -185,8 +185,9 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
                 draft_ms = drafting.feed_ms(n - fed, fed) + (k - 1) * drafting.cost_ms(1, past)
                 draft_ms *= slow
             if world.noise:
-                spent_ms *= exp(noise.gauss(0, world.noise))
-                draft_ms *= exp(noise.gauss(0, world.noise))
+                # Of mean 1, as plain is counted without noise.
+                spent_ms *= exp(noise.gauss(-(world.noise**2) / 2, world.noise))
+                draft_ms *= exp(noise.gauss(-(world.noise**2) / 2, world.noise))
             accepted = stood(stands, now, k, rolls)
             committed = min(accepted + 1, left)
             accepted = min(accepted, committed)

@@ -83,13 +83,13 @@ def best_bid(
     charge = 0.0
     if cost.feed_ms:
         charge = cost.again_ms / min(horizon, arm.run) + (cost.feed_ms - cost.again_ms) / horizon
-    mean, favoured = arm.survival.mean, arm.k
+    hope, favoured = arm.survival.hope, arm.k
     most, best, best_ms = 0.0, 0, table[0]
     for k in range(1, limit + 1):
         ms = table[k] + base + k * step
         if cap_ms and ms + cost.feed_ms > cap_ms:
             continue
-        tokens = mean[k]
+        tokens = hope[k]
         value = tokens / (ms + charge * tokens)
         if k == favoured:
             value *= STAY_K

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specedge.probe.curves import CostCurves
 
 BUCKET = 64  # rows by which costs are looked up anew
-FED = 16  # tokens of backlog by which its cost is, from that many on
+FED = 16  # from this many tokens on, a backlog's cost is that of the next multiple
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from math import exp, log
 
-GAIN = 0.25
+GAIN = 0.15  # of the pace
+BIAS_GAIN = 0.04  # of a bias: the curve was measured with care, a single call was not
 ODD = 0.25  # log units by which two calls running must be off the same way to be a jump
+SETTLE = 0.7  # of what a plain step says was no change of pace
 SPIKE = 0.5  # a single call counts as no further off than this
 LEAST, MOST = -1.2, 1.2  # of a bias
 DOUBT_CALLS = 8.0  # calls after a plain step at which half of a surprise counts as pace
@@ -50,27 +52,34 @@ class Pace:
         self._odd = off if abs(off) > ODD else 0.0
         off = max(-SPIKE, min(SPIKE, off))
         if width == 1:
-            self._plain(jump or 2 * GAIN * off)
+            self._plain(off, jump)
         else:
             self._wide(width, off, jump)
         self.factor = exp(self._log)
 
-    def _plain(self, step: float) -> None:
-        settled = -step if self._moved * step < 0 else 0.0
-        for width in self._fresh if settled else ():
-            self._set(width, self.bias[width] + settled)
+    def _plain(self, off: float, jump: float) -> None:
+        step = jump or GAIN * off
+        if self._moved * off < 0:
+            # Wider calls had moved the pace, and plain decoding did not follow: it was their bias.
+            back = min(abs(off), abs(self._moved)) * SETTLE
+            step = back if off > 0 else -back
+            for width in self._fresh:
+                self._set(width, self.bias[width] - step)
         self._log += step
-        if abs(step) < ODD / 2:
+        if abs(off) < ODD / 2:
             self._fresh.clear()
             self._moved, self._since = 0.0, 0
+        else:
+            self._moved += step
 
     def _wide(self, width: int, off: float, jump: float) -> None:
         self._since += 1
         self._fresh.add(width)
         to_pace = jump
         if not jump:
-            to_pace = GAIN * off * self._since / (self._since + DOUBT_CALLS)
-            self._set(width, self.bias[width] + GAIN * off - to_pace)
+            known = DOUBT_CALLS / (self._since + DOUBT_CALLS)  # how well plain decoding is
+            to_pace = GAIN * off * (1 - known)
+            self._set(width, self.bias[width] + BIAS_GAIN * off * known)
         self._log += to_pace
         self._moved += to_pace
 
@@ -78,7 +87,7 @@ class Pace:
         """The draft's calls of a round took `ratio` times what its curve says."""
         if 0 < ratio < float("inf"):
             off = max(-SPIKE, min(SPIKE, log(ratio) - self._log - self.bias[0]))
-            self._set(0, self.bias[0] + GAIN / 2 * off)
+            self._set(0, self.bias[0] + BIAS_GAIN * off)
 
     def _set(self, width: int, bias: float) -> None:
         self.bias[width] = bias = max(LEAST, min(MOST, bias))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf
 from operator import mul
 from typing import Literal
@@ -23,7 +24,7 @@ from specedge.policy.account import Account
 from specedge.policy.arm import HORIZON, Arm
 from specedge.policy.bids import STAY, Bid, best_bid
 from specedge.policy.choice import Choice, Why
-from specedge.policy.costing import FREE, Costing, DraftCost
+from specedge.policy.costing import FED, FREE, Costing, DraftCost
 from specedge.policy.pace import Pace
 from specedge.policy.survival import Prior
 from specedge.probe.curves import CostCurves
@@ -124,7 +125,8 @@ class Policy:
             return self._plain("no room", past)
         if self.pace.wants_plain:
             return self._plain("pace", past)
-        table = list(map(mul, steps, self.pace.share[1:]))
+        # No call is cheaper than a narrower one, whatever noise has made of the biases.
+        table = list(accumulate(map(mul, steps, self.pace.share[1:]), max))
         horizon = min(budget_left, HORIZON)
         bids = []
         for name, short, long in self._lookups:
@@ -289,7 +291,7 @@ class Policy:
         timed = 0 <= draft_ms < round_ms < inf
         if timed:  # otherwise a clock went backwards
             pace.observe(k + 1, (round_ms - draft_ms) / steps[k])
-            if k == choice.k and draft_ms > 0 and choice.draft_ms > 0:
+            if k == choice.k and draft_ms > 0 and choice.draft_ms > 0 and choice.backlog < FED:
                 pace.draft(draft_ms / choice.draft_ms)
         step_ms = steps[0] * pace.factor
         plain_ms = committed * step_ms

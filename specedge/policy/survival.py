@@ -29,6 +29,7 @@ DRIFT = 1 / 8  # gain of the average by which a change is noticed
 # That average of standardised lengths has a spread of sqrt(DRIFT / (2 - DRIFT)) = 0.26 while
 # nothing changes; twice a thousand rounds at 3.5 spreads give about one false alarm.
 ALARM = 0.9
+HOPE = 0.5  # standard errors, beyond the first place's, that K is chosen with: else bad luck lasts
 LOW, HIGH = 1.0, 1.5  # standard errors below and above the mean
 
 
@@ -57,7 +58,9 @@ class Survival:
     """Expected tokens of a round for every K, with a low and a high estimate.
 
     `mean`, `low`, `high` are lists [longest + 1] by K, kept up to date: read them, do not change
-    them. `low` and `high` are standard errors away, by the rounds that the first place has seen.
+    them. `hope` is the mean with more faith in places that were seen less than the first one, to
+    choose K by; its excess fades as they are tried. `low` and `high` are standard errors away,
+    by the rounds that the first place has seen.
     """
 
     __slots__ = (
@@ -70,6 +73,7 @@ class Survival:
         "_stood",
         "_variance",
         "high",
+        "hope",
         "longest",
         "low",
         "mean",
@@ -86,6 +90,7 @@ class Survival:
         self.mean = [1.0] * (longest + 1)
         self.low = self.mean[:]
         self.high = self.mean[:]
+        self.hope = self.mean[:]
         self._variance = [0.0] * (longest + 1)
         self._aged_at = 0
         self._start(prior.weight)
@@ -157,12 +162,17 @@ class Survival:
         before, before_n = self._prior.stands[0], 0.0
         alive, mean, second = 1.0, 1.0, 0.0
         rounds = self._n[0] + TIE
+        hoped, hope, known = 1.0, 1.0, 1 / sqrt(rounds)
         for i, n in enumerate(self._n):
             tie = TIE + LEAN * (before_n - n) if before_n > n else TIE
             before = self.place[i] = (self._stood[i] + tie * before) / (n + tie)
-            before_n = n
+            before_n = max(before_n, n)
             alive *= before
             mean += alive
+            faith = HOPE * (1 / sqrt(n + tie) - known)
+            hoped *= min(1.0, before + faith * sqrt(before * (1 - before))) if faith > 0 else before
+            hope += hoped
+            self.hope[i + 1] = hope
             second += (2 * i + 1) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
             self.mean[i + 1] = mean
             variance = second - (mean - 1) ** 2
