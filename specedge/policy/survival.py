@@ -159,24 +159,32 @@ class Survival:
         self._start(min(2.0, self._prior.weight))
 
     def _refresh(self) -> None:
-        before, before_n = self._prior.stands[0], 0.0
-        alive, mean, second = 1.0, 1.0, 0.0
+        stood, place = self._stood, self.place
+        means, lows, highs, hopes = self.mean, self.low, self.high, self.hope
+        before, most = self._prior.stands[0], 0.0
         rounds = self._n[0] + TIE
-        hoped, hope, known = 1.0, 1.0, 1 / sqrt(rounds)
+        root = sqrt(rounds)
+        alive = mean = hoped = hope = 1.0
+        second = 0.0
         for i, n in enumerate(self._n):
-            tie = TIE + LEAN * (before_n - n) if before_n > n else TIE
-            before = self.place[i] = (self._stood[i] + tie * before) / (n + tie)
-            before_n = max(before_n, n)
+            if n >= most:
+                tie, most = TIE, n
+            else:
+                tie = TIE + LEAN * (most - n)
+            weight = n + tie
+            before = place[i] = (stood[i] + tie * before) / weight
             alive *= before
             mean += alive
-            faith = HOPE * (1 / sqrt(n + tie) - known)
-            hoped *= min(1.0, before + faith * sqrt(before * (1 - before))) if faith > 0 else before
+            stands = before
+            if weight < rounds:
+                spread = sqrt(before * (1 - before))
+                stands = min(1.0, before + HOPE * spread * (1 / sqrt(weight) - 1 / root))
+            hoped *= stands
             hope += hoped
-            self.hope[i + 1] = hope
             second += (2 * i + 1) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
-            self.mean[i + 1] = mean
             variance = second - (mean - 1) ** 2
-            self._variance[i + 1] = variance
-            error = sqrt(variance / rounds) if variance > 0 else 0.0
-            self.low[i + 1] = mean - LOW * error
-            self.high[i + 1] = min(mean + HIGH * error, i + 2.0)
+            error = sqrt(variance) / root if variance > 0 else 0.0
+            k = i + 1
+            means[k], hopes[k], self._variance[k] = mean, hope, variance
+            lows[k] = mean - LOW * error
+            highs[k] = min(mean + HIGH * error, k + 1.0)
