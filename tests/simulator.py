@@ -84,6 +84,7 @@ class World:
         noise: standard deviation of log milliseconds of each call.
         slowdown: (token) → factor on every cost.
         truth: (N) → factor on the target's curve: what the measurement got wrong.
+        room: (token) → largest K that a grammar or a graph allows.
         shadow: lookups that were not used are heard of.
     """
 
@@ -98,6 +99,7 @@ class World:
     noise: float = 0.0
     slowdown: Callable[[int], float] = lambda now: 1.0
     truth: Callable[[int], float] = lambda n: 1.0
+    room: Callable[[int], int] = lambda now: 99
     shadow: bool = True
     max_draft: int = 15
     seed: int = 0
@@ -169,7 +171,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             has_match = dice.random() < world.matches and world.lookup is not None
             match = (6 if dice.random() < world.long else 2) if has_match else None
             rolls = [dice.random() for _ in range(16)]
-            past, room = n - 1, max(0, context - n)
+            past, room = n - 1, max(0, min(context - n, world.room(now)))
             backlog = n - fed if world.draft is not None else None
             choice = policy.choose(past, room, {"ngram": match}, backlog, left)
             k = choice.k

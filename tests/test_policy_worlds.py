@@ -93,6 +93,7 @@ def worlds(draw):
         )
         return phases(*parts)
 
+    most = draw(st.integers(1, 20))
     costs = curves(draw(st.floats(0.01, 1.0)), draw(st.floats(0.05, 1.0)), STEP_MS)
     return World(
         costs,
@@ -103,6 +104,7 @@ def worlds(draw):
         tokens=draw(st.integers(50, 800)),
         prompt=draw(st.integers(1, 300)),
         output=draw(st.sampled_from([1, 2, 8, 60, 400])),
+        room=lambda now: now * 7 % most,
         shadow=draw(st.booleans()),
         max_draft=draw(st.integers(1, 15)),
         seed=draw(st.integers(0, 1000)),
