@@ -28,6 +28,7 @@ from tiny_models import FAMILIES
 ProposerSet = Literal["ngram", "draft", "both"]
 PROPOSER_SETS: tuple[ProposerSet, ...] = ("ngram", "draft", "both")
 LENGTHS = (1, 2, 4, 7, 15)  # K
+GREEDY = SamplingParams()
 # What stands in a bundle beside what: "copy" drafts with the target's own weights in int4,
 # "stranger" with other random weights, so that nearly every draft is refused.
 PAIRS: dict[str, tuple[str, bool]] = {
@@ -110,7 +111,7 @@ def run(
     k: int = 0,
     proposers: Sequence[Proposer] = (),
     max_tokens: int | None = None,
-    params: SamplingParams = SamplingParams(),
+    params: SamplingParams = GREEDY,
 ) -> Run:
     """Decode, greedily unless `params` say otherwise; k 0 is plain decoding. `max_tokens` None
     fills the context.
