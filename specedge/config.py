@@ -26,18 +26,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from specedge.configs import find
-from specedge.contract import (
-    DefaultAcceptance,
-    Lowering,
-    MinP,
-    MinTokens,
-    Penalty,
-    Precision,
-    Repetition,
-    Temperature,
-    TopK,
-    TopP,
-)
+from specedge.contract import DefaultAcceptance, Lowering, Precision, SamplingDefaults
 from specedge.errors import ConfigError
 from specedge.limits import shown
 from specedge.memory import MIN_CONTEXT, parse_size
@@ -153,18 +142,10 @@ class SpeculationConfig(_Section):
         return self
 
 
-class GenerationConfig(_Section):
+class GenerationConfig(SamplingDefaults):
     """[generation]: defaults of a request."""
 
-    temperature: Temperature = 0.0
     max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT)] = 512
-    top_k: TopK = 0
-    top_p: TopP = 1.0
-    min_p: MinP = 0.0
-    repetition_penalty: Repetition = 1.0
-    frequency_penalty: Penalty = 0.0
-    presence_penalty: Penalty = 0.0
-    min_tokens: MinTokens = 0
 
     @model_validator(mode="after")
     def _least_fits(self) -> GenerationConfig:

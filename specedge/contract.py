@@ -200,11 +200,10 @@ class SpeculationDefaults(_Model):
     acceptance: DefaultAcceptance = "auto"
 
 
-class GenerationDefaults(_Model):
-    """The config's [generation]; a bundle without one of the keys has its neutral value."""
+class SamplingDefaults(_Model):
+    """What a config and a manifest say of sampling; neutral where they say nothing."""
 
     temperature: Temperature = 0.0
-    max_tokens: Size = 512
     top_k: TopK = 0
     top_p: TopP = 1.0
     min_p: MinP = 0.0
@@ -212,6 +211,12 @@ class GenerationDefaults(_Model):
     frequency_penalty: Penalty = 0.0
     presence_penalty: Penalty = 0.0
     min_tokens: MinTokens = 0
+
+
+class GenerationDefaults(SamplingDefaults):
+    """The config's [generation]."""
+
+    max_tokens: Size = 512
 
 
 class FileRecord(_Model):

@@ -60,7 +60,7 @@ def load(
     manifest = bundle.manifest
     defaults = manifest.speculation
     mode = _mode(speculation, defaults.mode)
-    rows = _context(context, manifest)
+    rows = checked_context(context, manifest)
     length = _draft_length(draft_length, manifest, rows)
     names = _proposers(defaults.proposers if proposers is None else proposers)
     if mode == "on" and (length == 0 or not _usable(names, manifest)):
@@ -70,8 +70,7 @@ def load(
             f'{", ".join(_usable(names, manifest)) or "none"}; use "auto", or a draft_length of '
             '1 or more with "ngram" among the proposers'
         )
-    if threads is not None and (not _is_integer(threads) or not 1 <= threads <= MAX_THREADS):
-        raise OptionError(f"threads: expected 1..{MAX_THREADS}, found {threads!r}")
+    check_threads(threads)
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
@@ -158,7 +157,14 @@ def _mode(asked: str | None, default: Mode) -> Mode:
     return mode  # type: ignore[return-value]
 
 
-def _context(asked: int | None, manifest: Manifest) -> int:
+def check_threads(asked: int | None) -> None:
+    """Raises OptionError when it is given and not 1..MAX_THREADS."""
+    if asked is not None and (not _is_integer(asked) or not 1 <= asked <= MAX_THREADS):
+        raise OptionError(f"threads: expected 1..{MAX_THREADS}, found {asked!r}")
+
+
+def checked_context(asked: int | None, manifest: Manifest) -> int:
+    """Rows of KV: what is asked for, or the bundle's. Raises OptionError out of range."""
     longest = manifest.target.context
     if asked is None:
         return longest

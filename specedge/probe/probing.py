@@ -12,8 +12,8 @@ from pathlib import Path
 from specedge.bundle import Bundle
 from specedge.engines import registry
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, OptionError, ProbeError
-from specedge.loading import MAX_THREADS
+from specedge.errors import EngineError, ProbeError
+from specedge.loading import check_threads, checked_context
 from specedge.probe import fingerprint
 from specedge.probe.measuring import Clock, Report, check_budget, measure
 from specedge.probe.record import Record, find, store
@@ -71,12 +71,8 @@ def probe(
     """
     check_budget(budget_s)
     bundle = Bundle.open(path)
-    rows = bundle.manifest.target.context
-    if context is not None and not 1 <= context <= rows:
-        raise OptionError(f"context: expected 1..{rows}, found {context}")
-    if threads is not None and not 1 <= threads <= MAX_THREADS:
-        raise OptionError(f"threads: expected 1..{MAX_THREADS}, found {threads}")
-    rows = rows if context is None else context
+    rows = checked_context(context, bundle.manifest)
+    check_threads(threads)
     notes: list[str] = []
     try:
         with _engines(bundle, engine, threads, rows, exact, notes) as (target, draft):
