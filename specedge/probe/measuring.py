@@ -113,7 +113,7 @@ def measure(
         EngineError: a call failed.
     """
     check_budget(budget_s)
-    watch = _Watch(clock)
+    watch = Watch(clock)
     began = watch.now()
     with _lane(target, "target", plan) as first, _lane(draft, "draft", plan) as second:
         lanes = [lane for lane in (first, second) if lane is not None]
@@ -146,7 +146,7 @@ def measure(
         )
 
 
-class _Watch:
+class Watch:
     """A clock that is not believed blindly."""
 
     def __init__(self, clock: Clock) -> None:
@@ -186,7 +186,7 @@ class _Lane:
                 self._call(width, past)
                 warm.add(width)
 
-    def sample(self, watch: _Watch, width: int, past: int) -> None:
+    def sample(self, watch: Watch, width: int, past: int) -> None:
         """Time one call, after an untimed one of one token at the same place.
 
         Otherwise it follows whatever the shuffle put before it, and finds the caches full of that:
