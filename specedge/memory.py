@@ -12,23 +12,36 @@ rows, in float32:
     attention    S * (2 * heads + 2 * kv_heads) * D        q, k, v and the attended values
     scores       heads * S * T                GQA keeps one probability per head, row and position
     MLP          3 * S * I                    gate, up and their product
+    sampling     2 * M * V                    weights of K + 1 scored and K drafted rows, and one
+                                              more being edited: 2K + 2 = 2M; the target's V
 
+Sampling counts whether or not a request samples; penalties and biases keep edited rows too, about
+as much again, which is outside the plan.
 I, the width of the MLP, is not in the manifest. It is bounded from the number of parameters, as
 if the head were tied to the embedding; an untied head therefore counts somewhat too much.
 The Python process, the runtime's own code (together about 150 MiB) and the page cache that a
 weights file passes through are outside the plan.
+
+At load the same plan is held against a budget, or against what the machine has available (`fit`).
+A weight is counted once and as memory that cannot be taken back. On CPU the runtime maps the file
+and packs most of it into memory of its own; what it leaves mapped (an embedding) the system could
+drop and read again, at the price of a stalled step. Context is counted in full, although rows of
+KV that were never written take none.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 
-from specedge.contract import GraphSpec, MemoryPlan
-from specedge.errors import ConfigError, MemoryBudgetError
+from specedge.contract import GraphSpec, Manifest, MemoryPlan
+from specedge.errors import ConfigError, MemoryBudgetError, OptionError
 
 PREFILL_CHUNK = 128  # the twin of engines/ort.py's: no call is wider but a verification
 CONTEXT_STEP = 64  # a proposed context is rounded down to a multiple of this
 MIN_CONTEXT = 16
+RESERVE = 64 << 20  # of what is available, left for what the plan does not count
 _FLOAT = 4
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -46,20 +59,40 @@ def parse_size(text: str | int) -> int:
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
         raise ConfigError(f"{text!r} is not a size; write for example 6GiB, 512MiB, 2GB or bytes")
-    size = int(float(match[1]) * unit)
+    size = float(match[1]) * unit
+    if size >= 1 << 63:
+        raise ConfigError(f"{str(text)[:40]!r} is more than any memory holds")
     if size < 1:
         raise ConfigError(f"{text!r} is not a size above zero")
-    return size
+    return int(size)
 
 
-def format_size(size: int) -> str:
-    """A size for people: "86.0 MiB"."""
+def checked_memory(asked: str | int | None) -> int | None:
+    """Bytes of the `memory` of a load; None where nothing was asked for.
+
+    Raises:
+        OptionError: as `parse_size`.
+    """
+    if asked is None:
+        return None
+    try:
+        return parse_size(asked)
+    except ConfigError as error:
+        raise OptionError(f"memory: {error}") from error
+
+
+def format_size(size: int, *, up: bool = False) -> str:
+    """A size for people: "86.0 MiB"; `up` rounds up, so that reading it back is no less."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+            return f"{value:.0f} {unit}" if unit == "B" else f"{_tenths(value, up):.1f} {unit}"
         value /= 1024
-    return f"{value:.1f} TiB"
+    return f"{_tenths(value, up):.1f} TiB"
+
+
+def _tenths(value: float, up: bool) -> float:
+    return math.ceil(value * 10) / 10 if up else value
 
 
 def mlp_width(spec: GraphSpec) -> int:
@@ -78,6 +111,11 @@ def activation_bytes(spec: GraphSpec, context: int, max_verify: int) -> int:
     scores = spec.heads * width * context
     mlp = 3 * width * mlp_width(spec)
     return _FLOAT * (logits + hidden + attention + scores + mlp)
+
+
+def sampling_bytes(vocab: int, max_verify: int) -> int:
+    """Bytes that drawing tokens keeps for a round; formula at the top."""
+    return _FLOAT * 2 * max_verify * vocab
 
 
 def plan(
@@ -143,6 +181,7 @@ def _plan(
         draft_weights = 0 if draft.weights == target.weights else draft.weight_bytes
         draft_kv = draft.kv_bytes(draft_context)
         activations = max(activations, activation_bytes(draft, draft_context, 1))
+    activations += sampling_bytes(target.vocab, max_verify)
     target_kv = target.kv_bytes(context)
     return MemoryPlan(
         context=context,
@@ -154,4 +193,85 @@ def _plan(
         activations=activations,
         total=target.weight_bytes + target_kv + draft_weights + draft_kv + activations,
         budget=budget,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What can be loaded.
+
+    Args:
+        plan: of what is kept.
+        keeps_draft: the draft model is in it; False too where none was wanted.
+        note: in one line what was left out, or may go wrong; empty when there is nothing to say.
+    """
+
+    plan: MemoryPlan
+    keeps_draft: bool
+    note: str
+
+
+def fit(
+    manifest: Manifest,
+    context: int,
+    *,
+    budget: int | None,
+    available: int | None,
+    wants_draft: bool,
+    lookups: bool,
+    insists: bool = False,
+) -> Fit:
+    """Leave the draft model out where it does not fit.
+
+    Args:
+        manifest: of the bundle.
+        context: T, rows of KV that will be allocated.
+        budget: bytes that must not be passed; None: `available` decides.
+        available: bytes that the machine has left, an estimate (`system_memory.available_bytes`);
+            None: unknown. Not looked at beside a budget. RESERVE of it is kept back.
+        wants_draft: somebody would draft with the model, if there is one.
+        lookups: proposers that need no model remain without it.
+        insists: speculation is "on".
+
+    Raises:
+        MemoryBudgetError: the target alone passes the budget, by name of the largest context that
+            fits; or the draft does not fit and without it nobody is left to draft, who must. An
+            estimate alone refuses no target: it may be wrong, and the load will tell.
+    """
+    target, draft = manifest.target, manifest.draft if wants_draft else None
+    alone = plan(target, None, context=context, max_verify=target.max_verify, budget=budget)
+    both = _plan(target, draft, context, target.max_verify, budget)
+    room = budget
+    if room is None and available is not None:
+        room = max(0, available - RESERVE)
+    if room is None or both.total <= room:
+        return Fit(both, draft is not None, "")
+    had = f"the limit is {format_size(room)}"
+    if budget is None:
+        had = f"{format_size(room)} are available"
+    notes = []
+    if draft is not None:
+        notes.append(
+            f"the draft model was left out: with it a run needs {format_size(both.total)}, {had}; "
+            f"without it {format_size(alone.total)}; "
+            + ("lookups still draft" if lookups else "nothing is left to draft")
+        )
+        if insists and not lookups:
+            raise MemoryBudgetError(
+                f'speculation "on": a run with the draft model needs {format_size(both.total)}, '
+                f'{had}; use "auto", add "ngram" to the proposers, choose a smaller context, or '
+                f"allow more with memory={format_size(both.total, up=True)!r}"
+            )
+    if alone.total > room:
+        notes.append(_may_not_fit(target, alone, room, context))
+    return Fit(alone, False, "; ".join(notes))
+
+
+def _may_not_fit(target: GraphSpec, alone: MemoryPlan, room: int, context: int) -> str:
+    widest = target.max_verify
+    fits = largest_context(target, None, max_verify=widest, budget=room, below=context)
+    remedy = f"a context of {fits} would fit" if fits else "no smaller context would fit either"
+    return (
+        f"memory may not suffice: a run needs {format_size(alone.total)} at a context of {context},"
+        f" {format_size(room)} are available; {remedy}"
     )
