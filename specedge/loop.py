@@ -9,12 +9,15 @@ from time import perf_counter_ns
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.logprobs import TokenLogprobs, token_logprobs
 from specedge.metrics import Metrics
+from specedge.policy.choice import Choice
 from specedge.proposers.base import NO_DRAFT
 from specedge.sampling.sampler import GREEDY, Sampler
 from specedge.sequence import Sequence
 from specedge.speculator import Speculator
 
 __all__ = ["Round", "TokenLogprobs", "decode"]
+
+_MS = 1e-6  # of a nanosecond
 
 
 @dataclass(slots=True)
@@ -27,6 +30,9 @@ class Round:
         drafted: K.
         accepted: how many of `tokens` were drafted.
         logprobs: one entry a token, when asked for.
+        choice: why it was drafted like that; None where nobody chose.
+        ms: milliseconds of the round, the consumer's time left out.
+        draft_ms: of it, asking proposers.
     """
 
     tokens: list[int]
@@ -34,6 +40,9 @@ class Round:
     drafted: int
     accepted: int
     logprobs: list[TokenLogprobs] | None
+    choice: Choice | None = None
+    ms: float = 0.0
+    draft_ms: float = 0.0
 
 
 def decode(
@@ -89,9 +98,12 @@ def decode(
         accepted = min(verdict.n_accepted, len(committed))
         if logprobs is not None:
             details = token_logprobs(committed, scored.logits, logprobs)
-        speculator.observe(committed, accepted)
+        draft_ms = (proposed - began) * _MS
+        speculator.observe(committed, accepted, (perf_counter_ns() - began) * _MS, draft_ms)
         tokens = committed.tolist()
         marks = (began, proposed, verified, perf_counter_ns())
         engine_ms = scored.run_ms + draft.run_ms
         metrics.round(draft.proposer, k, accepted, len(tokens), marks, engine_ms)
-        yield Round(tokens, draft.proposer if k else None, k, accepted, details)
+        ms = (marks[3] - began) * _MS
+        who = draft.proposer if k else None
+        yield Round(tokens, who, k, accepted, details, speculator.choice, ms, draft_ms)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 
+from specedge.proposers.base import PADDING
+
 _MS = 1e-6  # of a nanosecond
 
 
@@ -133,6 +135,8 @@ class Metrics:
         offered, kept = [0] * longest, [0] * longest
         proposers: dict[str, ProposerCounts] = {}
         for (name, drafted, accepted), rounds in self._lengths.items():
+            if name == PADDING:  # nobody's guess
+                continue
             for position in range(drafted):
                 offered[position] += rounds
                 kept[position] += rounds if position < accepted else 0

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specedge.contract import GraphSpec, Ids
-from specedge.controller import Controller
+from specedge.controller import Chooser
 from specedge.errors import OptionError, ProposerError
-from specedge.proposers.base import NO_DRAFT, Draft, Proposer
+from specedge.policy.choice import Choice
+from specedge.proposers.base import NO_DRAFT, PADDING, Draft, Proposer
 from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 
@@ -43,12 +44,12 @@ class Speculator:
     """Owns the proposers of one model and serves one request at a time."""
 
     def __init__(
-        self, proposers: Iterable[Proposer], controller: Controller, *, mode: Mode = "auto"
+        self, proposers: Iterable[Proposer], controller: Chooser, *, mode: Mode = "auto"
     ) -> None:
         """
         Args:
             proposers: in priority order; closed by `close`.
-            controller: chooses K.
+            controller: chooses who drafts, and K.
             mode: "auto" falls back to plain decoding, "on" raises instead, "off" never drafts.
 
         Raises:
@@ -68,6 +69,7 @@ class Speculator:
         self._failures = 0
         self._vocab = self._max_verify = 0
         self._drafted: dict[str, int] = {}
+        self.choice: Choice | None = None  # of the current round; None: nobody chose
         self._on, self._reason = self._at_rest()
 
     def _at_rest(self) -> tuple[bool, str]:
@@ -98,9 +100,11 @@ class Speculator:
         """
         self._vocab, self._max_verify = target.vocab, target.max_verify
         self._drafted.clear()
+        self.choice = None
         self._on, self._reason = self._at_rest()
         if not self._on:
             return
+        self._controller.start()
         for proposer in self._proposers:
             try:
                 proposer.start(seq, sampler)
@@ -108,44 +112,50 @@ class Speculator:
                 return self._failed(proposer, "start", error)
 
     def propose(self, seq: Sequence) -> Draft:
-        """The first non-empty draft, its length within every bound; else an empty one.
+        """The controller's draft, its length within every bound; else an empty one.
 
         Raises:
             ProposerError: a proposer failed and mode is "on".
         """
+        self.choice = None
         if not self._on:
             return NO_DRAFT
-        limit = self._controller.draft_length(seq, self._max_verify)
-        if limit == 0:
+        try:
+            draft, self.choice = self._controller.draft(seq, self._max_verify, self._proposers)
+            k = len(draft.tokens)
+            if k:
+                longest = min(self._controller.longest, seq.draft_limit, self._max_verify - 1)
+                self._check(draft.tokens, longest)
+        except Exception as error:  # see _failed
+            self._failed(self._controller.asking, "propose", error)
             return NO_DRAFT
-        for proposer in self._proposers:
-            try:
-                draft = proposer.propose(seq, limit)
-                if len(draft.tokens):
-                    self._check(draft.tokens, limit)
-            except Exception as error:  # see _failed
-                self._failed(proposer, "propose", error)
-                return NO_DRAFT
-            if len(draft.tokens):
-                self._drafted[draft.proposer] = self._drafted.get(draft.proposer, 0) + len(
-                    draft.tokens
-                )
-                return draft
-        return NO_DRAFT
+        if k and draft.proposer != PADDING:
+            self._drafted[draft.proposer] = self._drafted.get(draft.proposer, 0) + k
+        return draft
 
-    def observe(self, committed: Ids, n_accepted: int) -> None:
-        """Tell every proposer how the round ended; arguments as `Proposer.observe`.
+    def observe(
+        self, committed: Ids, n_accepted: int, round_ms: float = 0.0, draft_ms: float = 0.0
+    ) -> None:
+        """Tell every proposer, and the controller, how the round ended.
+
+        Args:
+            committed, n_accepted: as `Proposer.observe`.
+            round_ms: milliseconds of the whole round.
+            draft_ms: of it, in `propose`.
 
         Raises:
             ProposerError: a proposer failed and mode is "on".
         """
         if not self._on:
             return
-        for proposer in self._proposers:
-            try:
-                proposer.observe(committed, n_accepted)
-            except Exception as error:  # see _failed
-                return self._failed(proposer, "observe", error)
+        asking: Proposer | None = None
+        try:
+            for asking in self._proposers:
+                asking.observe(committed, n_accepted)
+            asking = None
+            self._controller.observe(committed, n_accepted, round_ms, draft_ms)
+        except Exception as error:  # see _failed
+            self._failed(asking, "observe", error)
 
     def _check(self, tokens: Ids, limit: int) -> None:
         """An id outside the vocabulary would read past the target's embedding table."""
@@ -156,7 +166,7 @@ class Speculator:
             bad = next(token for token in ids if not 0 <= token < self._vocab)
             raise ValueError(f"drafted id {bad}, expected 0..{self._vocab - 1}")
 
-    def _failed(self, proposer: Proposer, verb: str, error: Exception) -> None:
+    def _failed(self, proposer: Proposer | None, verb: str, error: Exception) -> None:
         """Record a failure; plain decoding goes on, or raise when that is forbidden.
 
         Callers catch every Exception on purpose. A draft is a guess that the target checks, so
@@ -168,7 +178,8 @@ class Speculator:
         self._on = False
         detail = " ".join(str(error).split())
         what = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
-        failure = f"proposer {proposer.name} failed in {verb}: {what}"
+        who = "the controller" if proposer is None else f"proposer {proposer.name}"
+        failure = f"{who} failed in {verb}: {what}"
         self._reason = f"{failure}; decoding plainly for the rest of this request"
         if self._mode == "on":
             raise ProposerError(
@@ -178,7 +189,11 @@ class Speculator:
     def state(self) -> SpeculationState:
         """As of the current request, or of the last one when none is running."""
         lead = max(self._drafted, key=self._drafted.__getitem__, default=None)
-        return SpeculationState(self._mode, self._on, self._reason, lead, self._failures)
+        on, reason = self._on, self._reason
+        chosen = self._controller.state() if on else None
+        if chosen is not None:
+            on, reason = chosen
+        return SpeculationState(self._mode, on, reason, lead, self._failures)
 
     def close(self) -> None:
         """Close every proposer."""

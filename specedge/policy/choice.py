@@ -18,6 +18,7 @@ Why = Literal[
     "deferred",  # plain: feeding the draft's backlog costs more than it brings in what is left
     "account",  # plain: might pay, but the account cannot bear the risk yet
     "pace",  # plain: a step to measure the machine's pace
+    "measure",  # before costs are known: a call of K + 1 tokens is timed, plain ones among them
 ]
 
 
@@ -75,6 +76,8 @@ class Choice:
             return "plain step: no room for a draft"
         if self.why == "no draft":
             return "plain step: nobody has a draft to offer"
+        if self.why == "measure":
+            return f"measuring what a call of N = {self.k + 1} costs"
         if self.why == "pace":
             return "plain step: to measure how fast this machine is now"
         if self.why == "deferred":

@@ -10,7 +10,9 @@ that pads a call of 1 to 2 tokens may still run the head for one row only.
 
 from __future__ import annotations
 
+import statistics
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -20,6 +22,14 @@ from specedge.errors import ShapeError
 PlanName = Literal["startup", "full"]
 Ms = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
+
+
+def percentile(rising: Sequence[float], share: float) -> float:
+    """Linear between the two nearest of the sorted values."""
+    place = share * (len(rising) - 1)
+    below = int(place)
+    above = min(below + 1, len(rising) - 1)
+    return rising[below] + (place - below) * (rising[above] - rising[below])
 
 
 class _Frozen(BaseModel):
@@ -35,6 +45,19 @@ class Point(_Frozen):
     ms: Ms
     low_ms: Ms
     high_ms: Ms
+
+    @classmethod
+    def of(cls, width: int, past: int, samples: Sequence[float]) -> Point:
+        """Of milliseconds of one call or more."""
+        rising = sorted(samples)
+        return cls(
+            width=width,
+            past=past,
+            count=len(rising),
+            ms=statistics.median(rising),
+            low_ms=percentile(rising, 0.1),
+            high_ms=percentile(rising, 0.9),
+        )
 
     @property
     def spread(self) -> float:

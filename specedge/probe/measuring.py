@@ -24,7 +24,7 @@ import numpy as np
 from specedge.contract import Ids
 from specedge.engines.base import Engine, Slot
 from specedge.errors import OptionError, ProbeError
-from specedge.probe.curves import CostCurves, Curve, PlanName, Point
+from specedge.probe.curves import CostCurves, Curve, PlanName, Point, percentile
 
 Clock = Callable[[], float]
 """Seconds from any fixed moment; never goes back."""
@@ -217,19 +217,7 @@ class _Lane:
         return all(_error(sorted(samples)) <= CONVERGED for samples in self.samples.values())
 
     def curve(self) -> Curve:
-        points = []
-        for (width, past), samples in self.samples.items():
-            rising = sorted(samples)
-            points.append(
-                Point(
-                    width=width,
-                    past=past,
-                    count=len(rising),
-                    ms=statistics.median(rising),
-                    low_ms=_percentile(rising, 0.1),
-                    high_ms=_percentile(rising, 0.9),
-                )
-            )
+        points = [Point.of(*key, samples) for key, samples in self.samples.items()]
         return Curve(role=self.role, width_step=self.engine.width_step, points=tuple(points))
 
 
@@ -261,15 +249,7 @@ def _lane(
         engine.release(slot)
 
 
-def _percentile(rising: Sequence[float], share: float) -> float:
-    """Linear between the two nearest of the sorted values."""
-    place = share * (len(rising) - 1)
-    below = int(place)
-    above = min(below + 1, len(rising) - 1)
-    return rising[below] + (place - below) * (rising[above] - rising[below])
-
-
 def _error(rising: Sequence[float]) -> float:
     """Standard error of the median as a share of it, from the middle 80 % of the sorted values."""
-    sigma = (_percentile(rising, 0.9) - _percentile(rising, 0.1)) / _SIGMA
+    sigma = (percentile(rising, 0.9) - percentile(rising, 0.1)) / _SIGMA
     return _MEDIAN_ERROR * sigma / sqrt(len(rising)) / statistics.median(rising)

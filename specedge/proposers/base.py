@@ -26,15 +26,25 @@ class Draft:
         run_ms: milliseconds of making it that were spent inside an engine's own call.
         q: the K laws that the tokens were really drawn from, after processors; None where nothing
             was drawn (a lookup, an argmax, noise that the target shares).
+        match: tokens at the text's end that a lookup found again; 0: this is no lookup's.
     """
 
     tokens: Ids
     proposer: str
     run_ms: float = 0.0
     q: tuple[Law, ...] | None = None
+    match: int = 0
+
+    def cut(self, k: int) -> Draft:
+        """Its first k tokens, k >= 1."""
+        if k >= len(self.tokens):
+            return self
+        q = None if self.q is None else self.q[:k]
+        return Draft(self.tokens[:k], self.proposer, self.run_ms, q, self.match)
 
 
 NO_DRAFT = Draft(NO_TOKENS, "")
+PADDING = "padding"  # who drafts where only the width of the target's call matters
 
 
 class Proposer(Protocol):
@@ -42,6 +52,18 @@ class Proposer(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def is_lookup(self) -> bool:
+        """Drafting costs nothing: `propose` may be asked in every round, and its draft not used."""
+        ...
+
+    def backlog(self, seq: Sequence) -> int | None:
+        """Tokens that the next `propose` has to read first, 1 or more; None: it cannot draft now.
+
+        Never asked of a lookup.
+        """
+        ...
 
     def start(self, seq: Sequence, sampler: Sampler) -> None:
         """A request begins, or is resumed: `seq` holds its prompt and its first token.

@@ -26,6 +26,7 @@ class DraftModelProposer:
     """
 
     name = "draft"
+    is_lookup = False
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -48,6 +49,41 @@ class DraftModelProposer:
             self._ids = np.zeros(self._slot.context, dtype=np.int64)
         self._n_agreed = common_prefix(self._ids[: self._n_cached], seq.tokens)
 
+    def backlog(self, seq: Sequence) -> int | None:
+        if seq.n_tokens > len(self._ids):
+            return None
+        return seq.n_tokens - self._agree(seq)
+
+    def _agree(self, seq: Sequence) -> int:
+        """Leading rows that hold committed tokens, the last of which is never among them."""
+        known = self._n_agreed
+        known += common_prefix(self._ids[known : self._n_cached], seq.tokens[known:])
+        self._n_agreed = known = min(known, seq.n_tokens - 1)
+        return known
+
+    def agreement(self, seq: Sequence, rows: int) -> list[bool]:
+        """Read the backlog, and say of its last tokens which ones an argmax would have drafted.
+
+        What a draft model has to read before it can draft shows for almost nothing how well it
+        would have drafted: exactly for greedy decoding, an estimate otherwise.
+
+        Args:
+            rows: most tokens to judge, 1..the graph's max_verify.
+
+        Returns:
+            At most `rows` outcomes, oldest first; empty when the text is past its context.
+        """
+        n = seq.n_tokens
+        known = self._agree(seq)
+        pending = seq.tokens[known : n - 1]  # the last one is left for `propose`
+        rows = min(rows, len(pending))
+        if rows < 1 or n > len(self._ids):
+            return []
+        scored = self._feed(pending, known, rows)
+        judged = seq.tokens[n - rows : n]
+        self._n_agreed = n - 1
+        return [bool(same) for same in scored.greedy_ids[-rows:] == judged]
+
     def propose(self, seq: Sequence, limit: int) -> Draft:
         n = seq.n_tokens
         limit = min(limit, len(self._ids) - n + 1)
@@ -55,9 +91,7 @@ class DraftModelProposer:
             return NO_DRAFT
         if len(self._drafted) < limit:
             self._drafted = np.zeros(limit, dtype=np.int64)
-        known = self._n_agreed
-        known += common_prefix(self._ids[known : self._n_cached], seq.tokens[known:])
-        known = min(known, n - 1)
+        known = self._agree(seq)
         scored = self._feed(seq.tokens[known:], known)
         self._n_agreed = n
         run_ms = scored.run_ms
@@ -77,12 +111,12 @@ class DraftModelProposer:
         q = tuple(law for law in laws if law is not None)
         return Draft(drafted[:length], self.name, run_ms, q or None)
 
-    def _feed(self, tokens: Ids, n_cached: int) -> Scored:
-        """Run int64 [S] after `n_cached` rows and score the last."""
+    def _feed(self, tokens: Ids, n_cached: int, rows: int = 1) -> Scored:
+        """Run int64 [S] after `n_cached` rows and score the last `rows`."""
         assert self._slot is not None, "propose before start"
         # A call that fails half way leaves rows of unknown content past n_cached.
         self._n_cached = n_cached
-        scored = prefill(self._engine, self._slot, tokens, n_cached)
+        scored = prefill(self._engine, self._slot, tokens, n_cached, rows)
         stop = n_cached + len(tokens)
         self._ids[n_cached:stop] = tokens
         self._n_cached = stop

@@ -20,6 +20,7 @@ class NgramProposer:
     """
 
     name = "ngram"
+    is_lookup = True
 
     def __init__(self, ngram_min: int = 2, ngram_max: int = 6) -> None:
         """Raises OptionError unless 1 <= ngram_min <= ngram_max."""
@@ -32,19 +33,23 @@ class NgramProposer:
 
     def start(self, seq: Sequence, sampler: Sampler) -> None: ...
 
+    def backlog(self, seq: Sequence) -> int:
+        return 1
+
     def propose(self, seq: Sequence, limit: int) -> Draft:
         tokens = seq.tokens
-        end = self._match(tokens)
-        if end is None:
+        found = self._match(tokens)
+        if found is None:
             return NO_DRAFT
+        end, length = found
         period = len(tokens) - 1 - end
         follows = tokens[end + 1 : end + 1 + limit]
         if period < limit:
             follows = follows.take(range(limit), mode="wrap")
-        return Draft(follows, self.name)
+        return Draft(follows, self.name, match=length)
 
-    def _match(self, tokens: Ids) -> int | None:
-        """Index of the last token of the match in int64 [n], or None."""
+    def _match(self, tokens: Ids) -> tuple[int, int] | None:
+        """Index of the last token of the match in int64 [n], and the match's length; or None."""
         n = len(tokens)
         longest = min(self.ngram_max, n - 1)
         if longest < self.ngram_min:
@@ -55,14 +60,14 @@ class NgramProposer:
             return None
         latest = int(ends[-1])
         if latest + 1 >= longest and tokens[latest + 1 - longest : latest + 1].tolist() == suffix:
-            return latest  # no match can be longer or later
+            return latest, longest  # no match can be longer or later
         for length in range(2, longest + 1):
             wide = ends[ends.searchsorted(length - 1) :]
             wide = wide[tokens[wide - (length - 1)] == suffix[-length]]
             if len(wide) == 0:
-                return int(ends[-1]) if length > self.ngram_min else None
+                return (int(ends[-1]), length - 1) if length > self.ngram_min else None
             ends = wide
-        return int(ends[-1])
+        return int(ends[-1]), longest
 
     def observe(self, committed: Ids, n_accepted: int) -> None: ...
 

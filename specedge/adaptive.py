@@ -1,0 +1,183 @@
+"""Who drafts the next round, and how many tokens: what measured costs and survival say.
+
+Without cost curves a `Startup` measures them first, in the rounds of the running text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as AnySequence
+from dataclasses import replace
+
+from specedge.contract import Ids
+from specedge.policy import Candidate, Choice, Policy
+from specedge.probe.curves import CostCurves
+from specedge.proposers.base import NO_DRAFT, Draft, Proposer
+from specedge.sequence import Sequence
+from specedge.shadow import Shadows
+from specedge.startup import Startup
+
+Heard = tuple[str, int, int, int]
+
+
+class Adaptive:
+    """Chooses by a `Policy`; see `specedge.controller.Chooser`."""
+
+    def __init__(
+        self,
+        candidates: Iterable[Candidate],
+        longest: int,
+        *,
+        margin: float,
+        costs: CostCurves | None = None,
+        startup: Startup | None = None,
+        on_measured: Callable[[CostCurves], None] | None = None,
+        why: str = "",
+    ) -> None:
+        """
+        Args:
+            candidates: proposers that may draft.
+            longest: largest K.
+            margin: speed over plain under which drafting is not worth it.
+            costs: what calls cost here; None: `startup` finds out.
+            startup: measures what `costs` lacks.
+            on_measured: told what `startup` found, once.
+            why: said beside the reason while nothing was drafted: what a probe decided.
+        """
+        self.asking: Proposer | None = None
+        self._candidates = {candidate.name: candidate for candidate in candidates}
+        self._longest = longest
+        self._margin = margin
+        self._startup = startup
+        self._on_measured = on_measured
+        self._why = why
+        self._policy = None if costs is None else self._policy_of(costs)
+        self._shadows = Shadows()
+        self._heard: list[Heard] = []  # before there was a policy
+        self._draft = NO_DRAFT
+        self._choice: Choice | None = None
+        self._drafted: Choice | None = None  # last one of this request that drafted
+
+    @property
+    def longest(self) -> int:
+        return self._longest
+
+    @property
+    def policy(self) -> Policy | None:
+        """None until costs are known."""
+        return self._policy
+
+    def start(self) -> None:
+        """A request begins."""
+        self._shadows.clear()
+        self._choice = self._drafted = None
+
+    def draft(
+        self, seq: Sequence, max_verify: int, proposers: AnySequence[Proposer]
+    ) -> tuple[Draft, Choice | None]:
+        limit = max(0, min(self._longest, seq.draft_limit, max_verify - 1))
+        offered: dict[str, Draft] = {}
+        drafter: Proposer | None = None
+        backlog: int | None = None
+        for proposer in proposers:
+            if proposer.name not in self._candidates or not limit:
+                continue
+            self.asking = proposer
+            if proposer.is_lookup:
+                draft = proposer.propose(seq, limit)
+                if len(draft.tokens):
+                    offered[proposer.name] = draft
+            else:
+                drafter, backlog = proposer, proposer.backlog(seq)
+        self.asking = drafter
+        found = None
+        if self._startup is not None and limit:
+            found = self._startup.draft(seq, limit, offered, drafter, backlog)
+        if found is None and self._policy is not None:
+            found = self._by_policy(seq, limit, offered, drafter, backlog)
+        self.asking = None
+        draft, choice = found or (NO_DRAFT, Choice(None, 0, "no room", 0.0, False, seq.n_cached))
+        for name, lookup in offered.items():
+            if name == choice.proposer and self._policy is not None:
+                self._shadows.drop(name)
+            else:
+                self._shadows.offer(name, lookup)
+        self._draft, self._choice = draft, choice
+        if len(draft.tokens) and choice.why != "measure":
+            self._drafted = choice
+        return draft, choice
+
+    def _by_policy(
+        self,
+        seq: Sequence,
+        limit: int,
+        offered: dict[str, Draft],
+        drafter: Proposer | None,
+        backlog: int | None,
+    ) -> tuple[Draft, Choice]:
+        assert self._policy is not None
+        matches = {name: draft.match for name, draft in offered.items()}
+        choice = self._policy.choose(seq.n_cached, limit, matches, backlog, seq.draft_limit + 1)
+        if choice.proposer is None:
+            return NO_DRAFT, choice
+        if choice.proposer in offered:
+            return offered[choice.proposer].cut(choice.k), choice
+        assert drafter is not None, "the policy chose a proposer that was not offered"
+        return drafter.propose(seq, choice.k), choice
+
+    def observe(self, committed: Ids, n_accepted: int, round_ms: float, draft_ms: float) -> None:
+        choice, policy = self._choice, self._policy
+        if choice is None:
+            return
+        self._shadows.commit(committed.tolist(), self._hear)
+        startup = self._startup
+        if choice.why == "measure" and startup is not None:
+            startup.observe(len(self._draft.tokens), n_accepted, round_ms, draft_ms)
+            if startup.fresh:
+                self._measured(startup)
+        elif policy is not None:
+            policy.observe(
+                choice, n_accepted, len(committed), round_ms, draft_ms, len(self._draft.tokens)
+            )
+
+    def _hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
+        if self._policy is None:
+            self._heard.append((name, match, drafted, accepted))
+        else:
+            self._policy.hear(name, match, drafted, accepted)
+
+    def _measured(self, startup: Startup) -> None:
+        """A stage of the start has ended: decide by what it found from now on."""
+        costs = startup.take()
+        self._policy = self._policy_of(costs, startup)
+        for heard in self._heard:  # again, for a policy that was made anew
+            self._policy.hear(*heard)
+        if startup.done:
+            self._startup = None
+            if self._on_measured is not None:
+                self._on_measured(costs)
+
+    def _policy_of(self, costs: CostCurves, startup: Startup | None = None) -> Policy:
+        chosen = []
+        for candidate in self._candidates.values():
+            if candidate.cost == "draft" and costs.draft is None:
+                continue
+            if candidate.cost == "draft" and startup is not None and startup.prior is not None:
+                candidate = replace(candidate, prior=startup.prior)
+            chosen.append(candidate)
+        old = self._policy if startup is not None and hasattr(self, "_policy") else None
+        account = None if old is None else old.account
+        return Policy(costs, chosen, self._longest, self._margin, account)
+
+    def state(self) -> tuple[bool, str] | None:
+        """As of the current request."""
+        choice = self._choice
+        if self._startup is not None and self._policy is None:
+            return False, self._startup.reason
+        if choice is None:
+            return True, self._why or "drafts where measured costs and the text so far say it pays"
+        policy = self._policy
+        on = policy is not None and any(arm.on for arm in policy.arms)
+        if on and self._drafted is not None:
+            return True, self._drafted.reason
+        return False, "; ".join(filter(None, (choice.reason, self._why)))
