@@ -128,7 +128,7 @@ def _reach(
     return max(0.0, -float(low) * spread), max(0.0, float(high) * spread)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _counts(resamples: int, n: int, draws: int, seed: int) -> Floats:
     """How often each of n prompts is drawn: [resamples, n], rows sum to `draws`."""
     rng = np.random.default_rng(seed)
