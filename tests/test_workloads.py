@@ -251,6 +251,13 @@ def test_a_device_that_never_ends_is_refused(monkeypatch):
     assert "larger than 1 MiB" in refusal("/dev/zero")
 
 
+def test_a_file_of_just_the_largest_size_is_read(write, monkeypatch):
+    monkeypatch.setattr(reading, "MAX_BYTES", len(GOOD))
+    assert len(read(write(GOOD))) == 1
+    monkeypatch.setattr(reading, "MAX_BYTES", len(GOOD) - 1)
+    assert "larger than" in refusal(write(GOOD))
+
+
 def test_too_many_prompts_are_refused_and_the_limit_is_not(write, monkeypatch):
     monkeypatch.setattr(reading, "MAX_PROMPTS", 3)
     assert len(read(write(*[GOOD.strip()] * 3))[0].prompts) == 3

@@ -78,7 +78,7 @@ def read(path: str | Path) -> tuple[Workload, ...]:
 
 
 def _built_in(name: str) -> Workload:
-    file = resources.files("specedge.workloads").joinpath("data", f"{name.replace(' ', '_')}.jsonl")
+    file = resources.files("specedge.workloads.data").joinpath(f"{name.replace(' ', '_')}.jsonl")
     prompts: list[WorkloadPrompt] = []
     for number, item in _objects(file.read_bytes(), file.name):
         where = f"{BUILT_IN}, {name} {len(prompts) + 1}"
@@ -120,7 +120,7 @@ def _objects(raw: bytes, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
         )
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if line.strip():
-            yield number, _object(line.rstrip(b"\r"), f"{file}, line {number}")
+            yield number, _object(line, f"{file}, line {number}")
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
