@@ -45,10 +45,10 @@ def _groups(root: Path) -> Iterator[int]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if not controllers:
-            mount, limits = root / "sys/fs/cgroup", ("memory.max", "memory.high")
+            mount, limits = root / "sys/fs/cgroup", ["memory.max", "memory.high"]
             usage, cached = "memory.current", "inactive_file"
         elif "memory" in controllers.split(","):
-            mount, limits = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes",)
+            mount, limits = root / "sys/fs/cgroup/memory", ["memory.limit_in_bytes"]
             usage, cached = "memory.usage_in_bytes", "total_inactive_file"
         else:
             continue
