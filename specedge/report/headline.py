@@ -1,0 +1,109 @@
+"""The top of the page: what a reader in a hurry takes away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specedge.report.costs import draft_share
+from specedge.report.markup import Markup, element
+from specedge.report.summary import doubts, standings
+from specedge.report.verdicts import pill
+from specedge.report.words import counted, moment, seconds, three_digits, times
+
+if TYPE_CHECKING:
+    from specedge.report.page import Page
+
+
+def headline(page: Page) -> Markup:
+    """The decision in one sentence, what casts doubt on it, and four numbers."""
+    findings = page.findings
+    if findings is None:
+        state, kind, reason = "Not decided", "open", "Only the costs of calls were measured."
+    elif findings.speculates:
+        state, kind, reason = "Speculation on", "good", findings.reason
+    else:
+        state, kind, reason = "Speculation off", "bad", findings.reason
+    if reason.casefold().startswith(f"{state.casefold()}: "):
+        reason = reason[len(state) + 2 :]
+    card = [
+        element("p", state, class_=f"state {kind}"),
+        element("p", reason, class_="reason"),
+    ]
+    if findings is not None and standings(findings):
+        rows = [
+            element("li", _strong(each.proposer), " ", pill(each.state), " ", each.sentence)
+            for each in standings(findings)
+        ]
+        card.append(element("ul", *rows, class_="standings"))
+    parts = [
+        element("p", "specedge probe", class_="eyebrow"),
+        element("h1", page.bundle_name),
+        element("p", _device(page), class_="dim"),
+        element("div", *card, class_=f"card decision {kind}"),
+    ]
+    said = doubts(page.curves, findings)
+    if said:
+        lines = element("ul", *(element("li", each) for each in said))
+        care = (_strong("Read with care"), lines)
+        parts.append(element("div", *care, class_="card mind", role="note"))
+    parts.append(element("dl", *_tiles(page), class_="tiles"))
+    return element("header", *parts)
+
+
+def _strong(said: str) -> Markup:
+    return element("strong", said)
+
+
+def _device(page: Page) -> str:
+    """Machine, engine, when and for how long, in one line."""
+    known = page.fingerprint
+    threads = known.get("threads")
+    parts = [
+        known.get("processor"),
+        known.get("engine"),
+        known.get("provider"),
+        counted(threads, "thread") if isinstance(threads, int) else None,
+        moment(page.created),
+        f"{seconds(page.curves.seconds + (page.findings.seconds if page.findings else 0))} long",
+    ]
+    if page.findings is not None:
+        parts.append("complete" if page.findings.complete else "incomplete")
+    return " · ".join(str(part) for part in parts if part is not None)
+
+
+def _tiles(page: Page) -> list[Markup]:
+    """Four numbers to remember."""
+    curves, findings = page.curves, page.findings
+    past = curves.target.pasts[0]
+    plain = curves.target.cost_ms(1, past)
+    tiles = [
+        _tile(
+            f"{1000 / plain:.1f}" if plain > 1 else f"{1000 / plain:.0f}",
+            "tokens/s without speculation",
+            f"one step takes {three_digits(plain)} ms after {past} tokens",
+        )
+    ]
+    known = draft_share(curves)
+    if known is not None:
+        tiles.append(_tile(known, "of a step for a draft token", "what the draft model costs"))
+    if findings is not None:
+        live = [each for each in findings.findings if each.measured is not None]
+        if live:
+            best = max(live, key=lambda each: each.measured.gain if each.measured else 0)
+            assert best.measured is not None
+            where = f"{best.workload}, {best.proposer}, K={best.best_k}"
+            tiles.append(_tile(times(best.measured.gain), "largest measured speed", where))
+        if findings.texts_compared:
+            tiles.append(
+                _tile(
+                    f"{findings.texts_equal} of {findings.texts_compared}",
+                    "texts equal",
+                    "speculative runs that gave the plain run's tokens",
+                )
+            )
+    return tiles
+
+
+def _tile(number: str, name: str, detail: str) -> Markup:
+    said = element("dd", element("b", number), element("span", detail, class_="dim"))
+    return element("div", element("dt", name), said)

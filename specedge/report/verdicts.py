@@ -1,0 +1,100 @@
+"""What was decided, for each proposer and workload class."""
+
+from __future__ import annotations
+
+from specedge.probe.findings import Estimate, Expected, Finding, Findings
+from specedge.report.figures import paragraph, section
+from specedge.report.markup import Child, Markup, element, joined
+from specedge.report.summary import leading
+from specedge.report.words import NOTHING, counted, parted, share
+
+_SIGNS = {
+    "pays": ("good", "✓"),
+    "does not pay": ("bad", "✗"),
+    "open": ("open", "?"),
+    "may try": ("open", "?"),
+    "ruled out": ("bad", "✗"),
+}
+_HEADS = (
+    "Workload",
+    "Proposer",
+    "Verdict",
+    "Best K",
+    "Expected",
+    "Measured",
+    "Accepted",
+    "Tokens a round",
+    "Why",
+)
+
+
+def pill(state: str) -> Markup:
+    """A verdict as a sign and words, which need no colour."""
+    kind, sign = _SIGNS[state]
+    return element(
+        "span", element("span", sign, aria_hidden="true"), f" {state}", class_=f"pill {kind}"
+    )
+
+
+def decisions(findings: Findings) -> Markup:
+    """The table that everything else explains. A row becomes a card where it finds no room."""
+    head = element(
+        "tr", *(element("th", name, scope="col", role="columnheader") for name in _HEADS)
+    )
+    rows = [_row(each) for each in findings.findings]
+    whole = element(
+        "table",
+        element("thead", head, role="rowgroup"),
+        element("tbody", *rows, role="rowgroup"),
+        class_="cards",
+        role="table",
+        aria_label="Decision by workload and proposer",
+    )
+    return section(
+        "decision",
+        "Decision by workload",
+        paragraph(
+            "Accepted is the share of drafted tokens that were kept, tokens a round is what a "
+            "round adds to the text, both at the best K. Intervals are of 90%. In brackets: the "
+            "tokens of plain text and the pairs of runs that a row rests on."
+        ),
+        whole if rows else paragraph("No workload was tried."),
+    )
+
+
+def _row(finding: Finding) -> Markup:
+    best = leading(finding)
+    cells: tuple[Child, ...] = (
+        finding.proposer,
+        pill(finding.verdict),
+        _best_k(finding, best),
+        _estimate(best.estimate if best else None),
+        _estimate(finding.measured),
+        share(best.acceptance_rate) if best else NOTHING,
+        f"{best.acceptance_length:.2f}" if best else NOTHING,
+        _why(finding),
+    )
+    first = element("th", finding.workload, scope="row", role="rowheader")
+    named = zip(_HEADS[1:], cells, strict=True)
+    return element(
+        "tr",
+        first,
+        *(element("td", cell, data_label=name, role="cell") for name, cell in named),
+        role="row",
+    )
+
+
+def _best_k(finding: Finding, best: Expected | None) -> str:
+    return str(finding.best_k) if finding.best_k else f"none, {best.k} is next" if best else "none"
+
+
+def _estimate(estimate: Estimate | None) -> Markup:
+    gain, ends = parted(estimate)
+    return joined(gain, " ", element("span", ends, class_="dim ends")) if ends else joined(gain)
+
+
+def _why(finding: Finding) -> Markup:
+    said = counted(finding.tokens, "token")
+    if finding.measured is not None:
+        said += f", {counted(finding.measured.prompts, 'pair')}"
+    return element("span", finding.reason, " ", element("span", f"({said})", class_="dim"))
