@@ -136,6 +136,7 @@ def build(
                 ngram_min=config.speculation.ngram_min,
                 ngram_max=config.speculation.ngram_max,
                 acceptance=config.speculation.acceptance,
+                margin=config.speculation.margin,
             ),
             generation=GenerationDefaults(**config.generation.model_dump()),
             files=staging.record_files(folder, progress, hashes),

@@ -96,6 +96,9 @@ def rope_rows(context: int) -> int:
     return context + WIDEST_STEP - 1
 
 
+Margin = Annotated[float, Field(ge=limits.MIN_MARGIN, le=limits.MAX_MARGIN)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -198,6 +201,7 @@ class SpeculationDefaults(_Model):
     ngram_min: Size = 2
     ngram_max: Size = 6
     acceptance: DefaultAcceptance = "auto"
+    margin: Margin = limits.MARGIN
 
 
 class SamplingDefaults(_Model):

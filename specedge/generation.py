@@ -12,7 +12,7 @@ from specedge.errors import BusyError
 from specedge.logprobs import TokenLogprobs
 from specedge.loop import Round
 from specedge.metrics import Metrics
-from specedge.result import Event, Result
+from specedge.result import Event, Result, RoundReport
 from specedge.sampling.params import RuleName
 from specedge.sequence import Sequence
 from specedge.speculator import SpeculationState
@@ -47,7 +47,9 @@ class Sample:
     said: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    rounds_said: list[RoundReport] = field(default_factory=list)
     out: int = 0  # tokens that have left in events
+    rounds_out: int = 0  # the same of `rounds_said`
     result: Result | None = None
 
 
@@ -62,6 +64,7 @@ class Generation:
         n: samples, made one after the other; all but the first find the prompt's KV in the slot.
         echo: goes out first in every sample, before anything runs.
         logprobs: whether rounds carry them.
+        explain: whether events and result carry a report of each round.
         state: what speculation is doing.
         on_end: told the result and the exception that ended the request, if one did; called once.
     """
@@ -73,6 +76,7 @@ class Generation:
         n: int = 1,
         echo: str,
         logprobs: bool,
+        explain: bool = False,
         state: Callable[[], SpeculationState],
         on_end: OnEnd,
     ) -> None:
@@ -82,6 +86,7 @@ class Generation:
         self._samples = [begin(0)]  # all but the last have ended
         self._echo = self._unsaid = echo
         self._logprobs = logprobs
+        self._explain = explain
         self._state = state
         self._on_end = on_end
         # The reader is a thread's id, not a flag: Ctrl-C can keep a flag from being cleared, and
@@ -129,6 +134,8 @@ class Generation:
             sample.tokens += done.tokens
             if self._logprobs:
                 sample.logprobs += done.logprobs or []
+            if self._explain and done.ms:  # the prefill is no round
+                sample.rounds_said.append(_report(done, sample))
             delta = sample.text.push(done.tokens)
             reason: FinishReason | None = None
             if sample.seq.done and not delta.stopped:
@@ -150,6 +157,9 @@ class Generation:
         event = Event(delta.text, sample.tokens[fresh], reason, sample=sample.number)
         if self._logprobs:
             event.logprobs = sample.logprobs[fresh]
+        if self._explain:
+            event.rounds = sample.rounds_said[sample.rounds_out :]
+            sample.rounds_out = len(sample.rounds_said)
         if reason is not None:
             last = sample.number == self._n - 1
             event.result = self._end(reason, None) if last else self._end_sample(sample, reason)
@@ -178,6 +188,7 @@ class Generation:
                 acceptance=sample.acceptance,
                 reproducible=sample.reproducible,
                 logprobs=sample.logprobs[: sample.out] if self._logprobs else None,
+                rounds=list(sample.rounds_said) if self._explain else None,
             )
         return sample.result
 
@@ -223,3 +234,26 @@ class Generation:
         if not getattr(self, "_finished", True):
             self._reader = None  # whoever was inside `next` would still hold this object
             self.close()
+
+
+def _report(done: Round, sample: Sample) -> RoundReport:
+    choice = done.choice
+    committed = len(done.tokens)
+    if choice is not None:
+        reason = choice.reason
+    elif done.proposer is None:
+        reason = "plain step: nobody drafted"
+    else:
+        reason = f"{done.proposer}: the draft length is fixed"
+    return RoundReport(
+        number=len(sample.rounds_said) + 1,
+        past=sample.seq.n_tokens - committed - 1,
+        proposer=done.proposer,
+        drafted=done.drafted,
+        accepted=done.accepted,
+        committed=committed,
+        ms=done.ms,
+        draft_ms=done.draft_ms,
+        expected_tokens_per_second=(choice.expected_tokens_per_s or None) if choice else None,
+        reason=reason,
+    )

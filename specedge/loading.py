@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 from specedge.bundle import Bundle
 from specedge.contract import Manifest
-from specedge.controller import Controller
+from specedge.controller import Chooser, Controller
 from specedge.engines import registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError
+from specedge.knowledge import Knowledge
+from specedge.memory import fit, parse_size
 from specedge.model import Model
+from specedge.probe import fingerprint
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
 from specedge.speculator import Mode, Speculator
+from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
 
 PROPOSERS = ("ngram", "draft")
@@ -32,6 +36,7 @@ def load(
     proposers: Sequence[str] | None = None,
     context: int | None = None,
     exact: bool = True,
+    memory: str | int | None = None,
     verify: bool = True,
 ) -> Model:
     """Open a bundle and make it ready to generate. What is None comes from the bundle.
@@ -40,20 +45,26 @@ def load(
         path: the bundle's folder.
         engine: "auto", "cpu" or "fake".
         threads: of the engine; None: its own choice.
-        speculation: "auto" speculates and falls back to plain decoding when a proposer is
-            missing or fails, "on" makes that an error, "off" decodes plainly.
-        draft_length: K, tokens drafted a round, 0..max_verify - 1; 0 is plain decoding.
+        speculation: "auto" drafts where it pays: by the stored probe, and by what every round
+            shows; it falls back to plain decoding when a proposer is missing or fails. "on" always
+            drafts `draft_length` tokens, and makes a missing or failing proposer an error. "off"
+            decodes plainly.
+        draft_length: 0..max_verify - 1; 0 is plain decoding. With "on": K, tokens drafted a round.
+            With "auto": the most that may be drafted; None: as many as the bundle allows.
         proposers: of "ngram" and "draft", in priority order.
         context: T, rows of KV to allocate, at most what the bundle was exported with.
         exact: make logits independent of how many tokens a call has, so that speculation cannot
             change the text of quantised weights either. Costs a wider plain step (two tokens'
             instead of one's on most processors); False gives the narrowest kernels, and near-ties
             may then fall the other way.
+        memory: bytes, or a size like "2GiB", that a run may take. A draft model that does not fit
+            is left out. None: what the machine has available.
         verify: check the sha256 of every file (see `specedge.bundle`).
 
     Raises:
         BundleError: see `Bundle.open`.
         OptionError: an argument is out of range, or speculation is "on" with nobody to draft.
+        MemoryBudgetError: the target alone does not fit into `memory`.
         EngineError: an engine is missing, or cannot load its graph or allocate its KV.
     """
     bundle = Bundle.open(path, verify=verify)
@@ -61,7 +72,7 @@ def load(
     defaults = manifest.speculation
     mode = _mode(speculation, defaults.mode)
     rows = checked_context(context, manifest)
-    length = _draft_length(draft_length, manifest, rows)
+    length = _draft_length(draft_length, manifest, rows, mode)
     names = _proposers(defaults.proposers if proposers is None else proposers)
     if mode == "on" and (length == 0 or not _usable(names, manifest)):
         raise OptionError(
@@ -74,10 +85,21 @@ def load(
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
-    notes: list[str] = []
+    drafts = mode != "off" and length > 0
+    fits = fit(
+        manifest,
+        rows,
+        budget=None if memory is None else parse_size(memory),
+        available=available_bytes(),
+        wants_draft=drafts and "draft" in names,
+        lookups=any(name != "draft" for name in names),
+        insists=mode == "on",
+    )
+    notes = [fits.note] if fits.note else []
+    if drafts and "draft" in names and manifest.draft is None:
+        notes.append("no draft model in the bundle")
     opened: list[Engine] = []
     try:
-        drafts = mode != "off" and length > 0 and "draft" in _usable(names, manifest)
         target = registry.create(
             engine,
             bundle.path,
@@ -85,7 +107,7 @@ def load(
             threads=threads,
             context=rows,
             exact=exact,
-            takes_turns=drafts,
+            takes_turns=fits.keeps_draft,
         )
         opened.append(target)
         if target.width_noise and mode != "off":
@@ -93,18 +115,42 @@ def load(
                 f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
                 "call, so near-ties may fall another way than in plain decoding"
             )
+        knowledge = None
+        if mode == "auto" and length:
+            knowledge = Knowledge.of(
+                bundle,
+                fingerprint.take(
+                    bundle,
+                    target,
+                    context=rows,
+                    draft_context=draft_rows(manifest, rows) if fits.keeps_draft else None,
+                    threads=threads,
+                    exact=exact,
+                ),
+            )
+            notes += knowledge.notes
+            names = knowledge.allowed(names)
         chosen: list[Proposer] = []
+        draft: Engine | None = None
         for name in names:
             if name == "ngram":
                 chosen.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
-            elif mode == "off" or length == 0:
-                continue  # a draft model that would never run is not worth its memory
-            elif manifest.draft is None:
-                notes.append("no draft model in the bundle")
-            elif (draft := _draft(engine, bundle, threads, rows, mode, notes)) is not None:
-                opened.append(draft)
-                chosen.append(DraftModelProposer(draft))
-        speculator = Speculator(chosen, Controller(length), mode=mode)
+            elif fits.keeps_draft:  # one that would never run is not worth its memory
+                draft = _draft(engine, bundle, threads, rows, mode, notes)
+                if draft is not None:
+                    opened.append(draft)
+                    chosen.append(DraftModelProposer(draft))
+        controller: Chooser = Controller(length)
+        if knowledge is not None:
+            controller = knowledge.chooser(
+                [proposer.name for proposer in chosen],
+                target,
+                rows,
+                draft,
+                longest=length,
+                margin=defaults.margin,
+            )
+        speculator = Speculator(chosen, controller, mode=mode)
         return Model(bundle, target, speculator, tokenizer, notes)
     except BaseException as error:
         for each in opened:
@@ -123,7 +169,6 @@ def _draft(
     """The draft's engine; None, with a note, when it cannot be had and nobody insists."""
     spec = bundle.manifest.draft
     assert spec is not None, "asked to open a draft that is not there"
-    rows = min(rows, spec.context)
     try:
         # a draft is a guess, whichever kernel made it: the narrow one is cheaper
         return registry.create(
@@ -131,7 +176,7 @@ def _draft(
             bundle.path,
             spec,
             threads=threads,
-            context=rows,
+            context=draft_rows(bundle.manifest, rows),
             exact=False,
             takes_turns=True,
         )
@@ -144,6 +189,12 @@ def _draft(
             ) from error
         notes.append(f"the draft model was left out: {why}")
         return None
+
+
+def draft_rows(manifest: Manifest, rows: int) -> int:
+    """Of the draft's KV, beside `rows` of the target's."""
+    assert manifest.draft is not None, "there is no draft model"
+    return min(rows, manifest.draft.context)
 
 
 def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:
@@ -176,8 +227,10 @@ def checked_context(asked: int | None, manifest: Manifest) -> int:
     return asked
 
 
-def _draft_length(asked: int | None, manifest: Manifest, context: int) -> int:
+def _draft_length(asked: int | None, manifest: Manifest, context: int, mode: Mode) -> int:
     widest = manifest.target.max_verify
+    if asked is None and mode == "auto" and manifest.speculation.draft_length:
+        return max(0, min(widest, context) - 1)
     if asked is None:
         return max(0, min(manifest.speculation.draft_length, widest - 1, context - 1))
     if not _is_integer(asked) or asked < 0:

@@ -104,7 +104,7 @@ class Model:
     def stream(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Generation:
         """Start a request; iterate over what this returns to run it.
 
-        Options are `max_tokens`, `stop`, `ignore_eos`, `echo`, `logprobs` (see
+        Options are `max_tokens`, `stop`, `ignore_eos`, `echo`, `logprobs`, `explain` (see
         `GenerationOptions`) and those of `SamplingParams`. Everything is checked here, before the
         first event. With `n` > 1 the samples come one after the other, and share the prompt's KV.
 
@@ -219,6 +219,7 @@ class Model:
                 n=params.n,
                 echo=text if chosen.echo else "",
                 logprobs=chosen.logprobs is not None,
+                explain=chosen.explain,
                 state=lambda: self.speculation,
                 on_end=end,
             )

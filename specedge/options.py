@@ -28,6 +28,7 @@ class OptionKeywords(TypedDict, total=False):
     ignore_eos: bool | None
     echo: bool | None
     logprobs: int | None
+    explain: bool | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
@@ -56,6 +57,7 @@ class GenerationOptions:
         ignore_eos: go on past the ids that end a generation.
         echo: the prompt's text comes first, in the stream and in the result's text.
         logprobs: alternatives reported with each output token, 0..20; None: no logprobs.
+        explain: events and result carry a report of each round.
         sampling: how tokens are chosen; docs/sampling.md.
     """
 
@@ -64,6 +66,7 @@ class GenerationOptions:
     ignore_eos: bool = False
     echo: bool = False
     logprobs: int | None = None
+    explain: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
 
     @classmethod
@@ -107,6 +110,7 @@ class GenerationOptions:
             ignore_eos=ignore_eos,
             echo=_flag("echo", given.get("echo")),
             logprobs=_logprobs(given.get("logprobs")),
+            explain=_flag("explain", given.get("explain")),
             sampling=check_sampling(
                 given,
                 defaults,

@@ -14,6 +14,35 @@ from specedge.stream import FinishReason
 
 
 @dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round after the prefill, with `explain`.
+
+    Args:
+        number: from 1.
+        past: rows cached for the target before it.
+        proposer: who drafted; None: nobody; "padding": only the width of the call mattered.
+        drafted: K.
+        accepted: drafted tokens that stood and were kept.
+        committed: tokens that the text grew by.
+        ms: the round; the consumer's time left out.
+        draft_ms: of it, asking proposers.
+        expected_tokens_per_second: what was promised for this choice; None: nobody chose.
+        reason: why it was drafted like that, in one line.
+    """
+
+    number: int
+    past: int
+    proposer: str | None
+    drafted: int
+    accepted: int
+    committed: int
+    ms: float
+    draft_ms: float
+    expected_tokens_per_second: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One finished, or cancelled, request.
 
@@ -32,6 +61,7 @@ class Result:
         metrics: see `MetricsSummary`; counts what was computed, tokens after a stop included.
         logprobs: one entry for each of `tokens`, when asked for.
         samples: with n > 1, the result of each sample; the rest is then that of the first.
+        rounds: one entry a round, when `explain` asked for them.
     """
 
     text: str
@@ -45,12 +75,14 @@ class Result:
     metrics: MetricsSummary
     logprobs: list[TokenLogprobs] | None = None
     samples: list[Result] | None = None
+    rounds: list[RoundReport] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready, nested; `logprobs` and `samples` are keys only where they were asked for."""
+        """JSON-ready, nested; `logprobs`, `samples`, `rounds` are keys only where asked for."""
         said = asdict(self)
-        if self.logprobs is None:
-            del said["logprobs"]
+        for name in ("logprobs", "rounds"):
+            if said[name] is None:
+                del said[name]
         if self.samples is None:
             del said["samples"]
         else:
@@ -73,6 +105,7 @@ class Event:
         result: likewise; with n > 1 the very last event carries the result of all.
         logprobs: one entry a token, when asked for.
         sample: which of the n samples, from 0; they come one after the other.
+        rounds: those since the last event, when `explain` asked for them.
     """
 
     text: str
@@ -81,3 +114,4 @@ class Event:
     result: Result | None = None
     logprobs: list[TokenLogprobs] | None = None
     sample: int = 0
+    rounds: list[RoundReport] | None = None

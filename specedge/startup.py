@@ -143,7 +143,7 @@ class Startup:
         self._width = 1
         plain = self._plain_next or left < LEAST_LEFT
         self._plain_next = not self._plain_next
-        fits = next((w for w in reversed(self._todo) if w - 1 <= limit), None)
+        fits = next((width for width in self._todo if width - 1 <= limit), None)
         if plain or fits is None:
             return NO_DRAFT, Choice(None, 0, "measure", 0.0, False, past)
         self._width = fits
@@ -179,7 +179,7 @@ class Startup:
                 self._ms[1].append(call_ms)
             return
         self._ms[self._width].append(call_ms)
-        self._todo.remove(self._width)
+        self._todo.remove(self._width)  # the first such, as `_wide` took it
         if not self._todo and self._ms[1]:
             past = round(statistics.mean(self._pasts))
             points = tuple(Point.of(width, past, times) for width, times in self._ms.items())

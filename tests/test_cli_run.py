@@ -37,8 +37,11 @@ def test_text_goes_to_stdout_and_statistics_to_stderr(said, bundle):
     code, out, err = said(*fake(bundle, PROMPT, "--max-tokens", "6"))
     assert (code, out) == (0, "abcdef\n")
     assert err.startswith("[6 tokens, length, ")
-    assert "; speculation on" in err
+    assert "; speculation off: measuring in the stream what calls cost here" in err
     assert err.count("\n") == 1
+
+
+ON = ("--speculation", "on")
 
 
 @pytest.mark.parametrize("speculation", ["auto", "on", "off"])
@@ -63,7 +66,7 @@ def test_no_stats_leaves_stderr_empty(said, bundle):
 
 
 def test_json_gives_one_object_an_event_and_ends_with_the_result(said, bundle):
-    code, out, err = said(*fake(bundle, PROMPT, "--max-tokens", "40", "--json"))
+    code, out, err = said(*fake(bundle, PROMPT, "--max-tokens", "40", "--json", *ON))
     *events, result = [json.loads(line) for line in out.splitlines()]
     assert (code, err) == (0, "")
     assert "".join(event["text"] for event in events) == result["text"]

@@ -503,7 +503,9 @@ def test_drafts_do_not_change_the_text_or_the_tokens(tmp_path, draft_length):
     with specedge.load(folder, engine="fake", speculation="off") as model:
         want = model.generate("hello", max_tokens=100)
         assert want.metrics.proposed == 0
-    with specedge.load(folder, engine="fake", draft_length=draft_length) as model:
+    with specedge.load(
+        folder, engine="fake", speculation="on", draft_length=draft_length
+    ) as model:
         got = model.generate("hello", max_tokens=100)
         assert got.speculation.proposer == "draft"
         assert got.metrics.accepted > 0
@@ -515,7 +517,7 @@ def test_drafts_do_not_change_the_text_or_the_tokens(tmp_path, draft_length):
 
 def test_load_takes_what_is_not_said_from_the_bundle(tmp_path):
     folder = tiny.write_bundle(
-        tmp_path / "b", draft=True, speculation={"mode": "auto", "draft_length": 3}
+        tmp_path / "b", draft=True, speculation={"mode": "on", "draft_length": 3}
     )
     model = specedge.load(folder, engine="fake")
     assert model.speculation.reason == "up to 3 tokens a round from ngram, draft"
@@ -540,7 +542,7 @@ def test_the_same_bundle_loaded_twice_works_side_by_side(tiny_bundle):
         ({"draft_length": 0, "proposers": ["draft", "ngram"]}, "draft length is 0"),
         ({"proposers": []}, "there is no proposer"),
         ({"proposers": ["draft"]}, "no proposer; no draft model in the bundle"),
-        ({}, "from ngram; no draft model in the bundle"),
+        ({}, "decoding plainly meanwhile; no draft model in the bundle"),
     ],
 )
 def test_plain_decoding_has_its_reason(tiny_bundle, given, reason):
@@ -601,7 +603,7 @@ def test_a_draft_that_cannot_be_loaded_is_left_out_with_its_reason(tmp_path, mon
     monkeypatch.setattr(registry, "create", failing)
     model = specedge.load(folder, engine="fake")
     why = str(error) or "MemoryError"
-    assert f"from ngram; the draft model was left out: {why}" in model.speculation.reason
+    assert f"meanwhile; the draft model was left out: {why}" in model.speculation.reason
     with pytest.raises(EngineError, match="the draft model cannot be loaded"):
         specedge.load(folder, engine="fake", speculation="on")
 

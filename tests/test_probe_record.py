@@ -46,7 +46,7 @@ def bundle(tiny_bundle) -> Bundle:
 
 @pytest.fixture
 def parts(bundle) -> fingerprint.Fingerprint:
-    return take(bundle, Described(CPU))
+    return take(bundle, Described(CPU), context=64)
 
 
 def test_a_fingerprint_names_everything_that_costs_depend_on(bundle, parts):
@@ -76,13 +76,13 @@ def test_every_part_changes_the_hash(parts):
     [
         ({"target": Described("onnxruntime 1.32.0, cpu, 1 threads")}, ["threads 2 -> 1"]),
         ({"exact": False}, ["exact True -> False"]),
-        ({"target": Described(CPU, context=32)}, ["target context 64 -> 32"]),
-        ({"draft": Described(CPU, context=16)}, ["draft context unknown -> 16"]),
+        ({"context": 32}, ["target context 64 -> 32"]),
+        ({"draft_context": 16}, ["draft context unknown -> 16"]),
         ({}, []),
     ],
 )
 def test_what_changed_is_named_and_nothing_else(bundle, parts, given, names):
-    assert list(changed(parts, take(bundle, **{"target": Described(CPU), **given}))) == names
+    assert list(changed(parts, take(bundle, **{"target": Described(CPU), "context": 64, **given}))) == names
 
 
 def test_a_hash_that_changed_is_shown_short(parts):
@@ -96,31 +96,61 @@ def test_a_part_that_only_one_of_two_has_is_named():
 
 def test_threads_are_those_asked_for_where_the_engine_says_nothing(bundle):
     fake = FakeEngine(fake_spec())
-    assert take(bundle, fake, threads=3)["threads"] == 3
-    assert take(bundle, fake)["threads"] == fingerprint.usable_cores()
+    assert take(bundle, fake, context=64, threads=3)["threads"] == 3
+    assert take(bundle, fake, context=64)["threads"] == fingerprint.usable_cores()
 
 
 def test_an_engine_with_a_driver_is_asked_for_it(bundle):
     target = Described("onnxruntime-gpu 1.31.0, cuda, H200")
     target.driver = "575.1"  # type: ignore[attr-defined]
-    parts = take(bundle, target)
+    parts = take(bundle, target, context=64)
     assert (parts["provider"], parts["gpu_driver"]) == ("cuda, H200", "575.1")
 
 
 def test_a_quota_of_the_control_group_is_a_part(bundle, monkeypatch):
-    assert take(bundle, Described(CPU)).keys() >= {"cpu_quota"}
+    assert take(bundle, Described(CPU), context=64).keys() >= {"cpu_quota"}
     monkeypatch.setattr(fingerprint, "cpu_quota", lambda: 1.5)
-    assert take(bundle, Described(CPU))["cpu_quota"] == "1.5 cores"
+    assert take(bundle, Described(CPU), context=64)["cpu_quota"] == "1.5 cores"
 
 
-def test_governors_and_power_mode_are_read_where_there_are_files(monkeypatch, tmp_path):
-    (tmp_path / "governor0").write_text("powersave\n")
-    (tmp_path / "mode").write_text("balanced\nmore\n")
-    monkeypatch.setattr(fingerprint, "_GOVERNORS", str(tmp_path / "governor{}"))
-    monkeypatch.setattr(fingerprint, "_POWER_MODES", ("/nowhere", str(tmp_path / "mode")))
-    assert (fingerprint._governor(), fingerprint._power_mode()) == ("powersave", "balanced")
-    monkeypatch.setattr(fingerprint, "_POWER_MODES", ("/nowhere",))
-    assert fingerprint._power_mode() is None
+def test_settings_of_the_machine_are_parts(bundle, tmp_path):
+    cpu = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+    profile = tmp_path / "sys/firmware/acpi/platform_profile"
+    mains = tmp_path / "sys/class/power_supply/AC"
+    for folder in (cpu, profile.parent, mains):
+        folder.mkdir(parents=True)
+    (cpu / "scaling_governor").write_text("powersave\n")
+    profile.write_text("balanced\nmore\n")
+    (mains / "type").write_text("Mains\n")
+    (mains / "online").write_text("1\n")
+    parts = take(bundle, Described(CPU), context=64, root=tmp_path)
+    assert (parts["governor"], parts["power_mode"]) == ("powersave", "balanced")
+    assert parts["power"] == "mains"
+    parts = take(bundle, Described(CPU), context=64, root=tmp_path / "nowhere")
+    assert {parts[name] for name in ("governor", "power_mode", "power")} == {None}
+
+
+def test_a_gpu_without_a_driver_of_its_engines_is_asked_itself(bundle, monkeypatch):
+    class Asked:
+        closed = False
+
+        def driver(self) -> str:
+            return "575.2"
+
+        def limit_watts(self) -> float:
+            return 699.6
+
+        def close(self) -> None:
+            self.closed = True
+
+    gpu = Asked()
+    monkeypatch.setattr(fingerprint, "Gpu", Asked)
+    monkeypatch.setattr(fingerprint, "open_gpu", lambda: gpu)
+    parts = take(bundle, Described("onnxruntime-gpu 1.31.0, cuda, H200"), context=64)
+    assert (parts["gpu_driver"], parts["gpu_power_limit"]) == ("575.2", "700 W")
+    assert gpu.closed
+    parts = take(bundle, Described(CPU), context=64)
+    assert (parts["gpu_driver"], parts["gpu_power_limit"]) == (None, None)
 
 
 def test_what_is_stored_is_found_again_beside_the_bundles_files(bundle, parts):
@@ -189,8 +219,8 @@ def empty_a_curve(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "not valid JSON, perhaps cut"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "not valid JSON"),
         (lambda path: path.write_text("[" * 100_000), "not valid JSON"),
-        (lambda path: path.write_text("[]"), "schema None, this specedge reads 1"),
-        (lambda path: damage(path, schema_version=2), "schema 2, this specedge reads 1"),
+        (lambda path: path.write_text("[]"), "schema None, this specedge reads 2"),
+        (lambda path: damage(path, schema_version=1), "schema 1, this specedge reads 2"),
         (lambda path: damage(path, curves={}), "curves.plan: Field required"),
         (lambda path: damage(path, more=1), "more: Extra inputs are not permitted"),
         (lambda path: path.write_text(path.read_text().replace("1.0", "NaN")), "ms: Input should"),

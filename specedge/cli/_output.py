@@ -56,7 +56,9 @@ class JsonPrinter:
         }
         if event.logprobs is not None:
             said["logprobs"] = [asdict(entry) for entry in event.logprobs]
-        if event.text or event.tokens:
+        if event.rounds is not None:
+            said["rounds"] = [asdict(report) for report in event.rounds]
+        if event.text or event.tokens or event.rounds:
             self.write(said)
 
     def write(self, value: dict[str, Any]) -> None:
@@ -64,6 +66,24 @@ class JsonPrinter:
         sys.stdout.flush()
 
     def end(self) -> None: ...
+
+
+def print_rounds(result: Result) -> None:
+    """A line on stderr for each round of each sample; the same reason again is a ditto mark."""
+    for number, sample in enumerate(result.samples or [result], start=1):
+        if result.samples is not None:
+            click.echo(f"[sample {number}]", err=True)
+        click.echo(" round   past  drafted  kept    ms  draft ms  why", err=True)
+        before = ""
+        for report in sample.rounds or ():
+            who = f"{report.drafted} {report.proposer}" if report.proposer else "-"
+            why = "\"" if report.reason == before else report.reason
+            click.echo(
+                f"{report.number:6d} {report.past:6d} {who:>8} {report.accepted:5d}"
+                f" {report.ms:5.1f} {report.draft_ms:9.2f}  {why}",
+                err=True,
+            )
+            before = report.reason
 
 
 def print_stats(result: Result) -> None:

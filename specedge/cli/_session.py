@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context", "exact")
 _REQUEST = (
-    *("max_tokens", "stop", "ignore_eos", "echo", "logprobs"),
+    *("max_tokens", "stop", "ignore_eos", "echo", "logprobs", "explain"),
     *("temperature", "top_k", "top_p", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
     *("logit_bias", "banned_tokens", "min_tokens"),

@@ -32,6 +32,9 @@ from specedge.cli._options import model_options
     metavar="N",
     help="Samples, one after the other; as text with a line of --- between. [default: 1]",
 )
+@click.option(
+    "--explain", is_flag=True, help="Say on stderr, round by round, who drafted, why and at what cost."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, then the result.")
 @model_options
 def command(
@@ -54,7 +57,7 @@ def command(
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; leave --raw out")
     text = _prompt(prompt, files)
-    from specedge.cli._output import JsonPrinter, TextPrinter, print_stats
+    from specedge.cli._output import JsonPrinter, TextPrinter, print_rounds, print_stats
     from specedge.cli._session import open_model, request_options
 
     asked = request_options({**options, "logprobs": logprobs})
@@ -75,8 +78,11 @@ def command(
     assert result is not None, "a request ended without a result"
     if isinstance(printer, JsonPrinter):
         printer.write(result.to_dict())
-    elif stats:
-        print_stats(result)
+    else:
+        if options["explain"]:
+            print_rounds(result)
+        if stats:
+            print_stats(result)
     if interrupted:
         raise click.exceptions.Exit(130)
 

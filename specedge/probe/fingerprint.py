@@ -12,35 +12,41 @@ from specedge import __version__
 from specedge.bundle import Bundle
 from specedge.doctor import INSTRUCTIONS, cpu_quota, cpuinfo, usable_cores
 from specedge.engines.base import Engine
+from specedge.power import jetson, settings
+from specedge.power.nvml import Gpu, open_gpu
 
 Part = str | int | bool | None
 Fingerprint = dict[str, Part]
 
 _THREADS = re.compile(r"(\d+) threads?")
-_GOVERNORS = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
-_POWER_MODES = ("/sys/firmware/acpi/platform_profile", "/var/lib/nvpmodel/status")
+_GPU = re.compile("cuda|tensorrt|gpu", re.IGNORECASE)
 
 
 def take(
     bundle: Bundle,
     target: Engine,
-    draft: Engine | None = None,
     *,
+    context: int,
+    draft_context: int | None = None,
     threads: int | None = None,
     exact: bool = True,
+    root: Path = Path("/"),
 ) -> Fingerprint:
     """Everything that costs depend on, by name; None where this machine does not say.
 
     Args:
         bundle: its hash stands for graphs and weights.
-        target: open, with the context that is measured.
-        draft: open, or None.
+        target: open.
+        context: T, rows of the target's slot.
+        draft_context: the same of the draft's; None: there is none.
         threads: as asked for; what the engine says of itself counts more.
         exact: as asked for.
+        root: of the file tree that settings are read from.
     """
     engine, provider, said = _described(target.description)
     model, flags = cpuinfo()
     quota = cpu_quota()
+    gpu_driver, gpu_limit = _gpu(target, root)
     return {
         "bundle": bundle.hash,
         "specedge": __version__,
@@ -49,15 +55,17 @@ def take(
         "threads": said or threads or usable_cores(),
         "exact": exact,
         "width_step": target.width_step,
-        "target_context": _context(target),
-        "draft_context": None if draft is None else _context(draft),
+        "target_context": context,
+        "draft_context": draft_context,
         "processor": model,
         "instructions": " ".join(name for name in INSTRUCTIONS if name in flags) or None,
         "cores": f"{usable_cores()} of {os.cpu_count() or usable_cores()}",
         "cpu_quota": None if quota is None else f"{quota:g} cores",
-        "governor": _governor(),
-        "power_mode": _power_mode(),
-        "gpu_driver": _driver(target),
+        "governor": settings.governor(root),
+        "power_mode": settings.power_mode(root),
+        "power": settings.power_source(root),
+        "gpu_driver": gpu_driver,
+        "gpu_power_limit": gpu_limit,
     }
 
 
@@ -95,36 +103,24 @@ def _described(description: str) -> tuple[str, str | None, int | None]:
     return engine, ", ".join(provider) or None, threads
 
 
-def _context(engine: Engine) -> int:
-    """T of the engine's slots."""
-    slot = engine.new_slot()
-    try:
-        return slot.context
-    finally:
-        engine.release(slot)
+def on_gpu(engine: Engine) -> bool:
+    """Whether an engine computes on an NVIDIA GPU, by its description."""
+    return _GPU.search(_described(engine.description)[1] or "") is not None
 
 
-def _governor() -> str | None:
-    """The frequency governors of all cores, each named once."""
-    cores = range(os.cpu_count() or 1)
-    found = {name for core in cores if (name := _first_line(_GOVERNORS.format(core)))}
-    return ", ".join(sorted(found)) or None
+def _gpu(engine: Engine, root: Path) -> tuple[str | None, str | None]:
+    """Driver and power limit of the GPU that an engine runs on.
 
-
-def _power_mode() -> str | None:
-    return next((line for path in _POWER_MODES if (line := _first_line(path))), None)
-
-
-def _driver(engine: Engine) -> str | None:
-    """An engine on a GPU has a `driver`; the protocol asks none of the others for one."""
-    driver = getattr(engine, "driver", None)
-    return driver if isinstance(driver, str) else None
-
-
-def _first_line(path: str) -> str | None:
-    """Of a file that only some machines have; None when there is none, or it is empty."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n", 1)
-    except OSError:
-        return None
-    return lines[0].strip() or None
+    An engine may have a `driver`; the protocol asks none for one.
+    """
+    if not on_gpu(engine):
+        return None, None
+    said = getattr(engine, "driver", None)
+    driver = said if isinstance(said, str) else jetson.release(root)
+    gpu = open_gpu()
+    if not isinstance(gpu, Gpu):
+        return driver, None
+    watts = gpu.limit_watts()
+    driver = driver or gpu.driver()
+    gpu.close()
+    return driver, None if watts is None else f"{watts:.0f} W"

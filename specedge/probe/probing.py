@@ -13,7 +13,7 @@ from specedge.bundle import Bundle
 from specedge.engines import registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, ProbeError
-from specedge.loading import check_threads, checked_context
+from specedge.loading import check_threads, checked_context, draft_rows
 from specedge.probe import fingerprint
 from specedge.probe.measuring import Clock, Report, check_budget, measure
 from specedge.probe.record import Record, find, store
@@ -76,7 +76,14 @@ def probe(
     notes: list[str] = []
     try:
         with _engines(bundle, engine, threads, rows, exact, notes) as (target, draft):
-            parts = fingerprint.take(bundle, target, draft, threads=threads, exact=exact)
+            parts = fingerprint.take(
+                bundle,
+                target,
+                context=rows,
+                draft_context=None if draft is None else draft_rows(bundle.manifest, rows),
+                threads=threads,
+                exact=exact,
+            )
             found = find(bundle, parts)
             if found.record is not None and not again:
                 return Probed(found.record, found.path, False, "", tuple(notes))

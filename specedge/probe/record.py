@@ -21,15 +21,19 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 from specedge.bundle import Bundle, cache_dir
 from specedge.errors import ProbeError
 from specedge.probe.curves import CostCurves, PlanName
+from specedge.probe.findings import Findings
 from specedge.probe.fingerprint import Fingerprint, changed, short_hash
 
-SCHEMA = 1
+SCHEMA = 2
 FOLDER = "probes"
 NO_RECORD = "there is no record yet"
 
 
 class Record(BaseModel):
-    """One file: when, on what, and the curves."""
+    """One file: when, on what, the curves, and what was decided from them.
+
+    `findings` is None where a run measured costs in its stream and nobody probed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,12 +41,15 @@ class Record(BaseModel):
     created: str  # UTC, ISO 8601
     fingerprint: dict[str, StrictStr | StrictInt | StrictBool | None]
     curves: CostCurves
+    findings: Findings | None = None
 
     @classmethod
-    def of(cls, fingerprint: Fingerprint, curves: CostCurves) -> Record:
+    def of(
+        cls, fingerprint: Fingerprint, curves: CostCurves, findings: Findings | None = None
+    ) -> Record:
         """A record made now."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        return cls(created=now, fingerprint=dict(fingerprint), curves=curves)
+        return cls(created=now, fingerprint=dict(fingerprint), curves=curves, findings=findings)
 
     @property
     def hash(self) -> str:
@@ -82,8 +89,8 @@ def find(bundle: Bundle, fingerprint: Fingerprint, plan: PlanName = "full") -> F
             continue
         if isinstance(read, str):
             why = why or read
-        elif read.curves.plan == "startup" and plan == "full":
-            why = why or f"{path}: holds the few points of a start only"
+        elif plan == "full" and (read.curves.plan == "startup" or read.findings is None):
+            why = why or f"{path}: holds only the costs that a run measured in its stream"
         else:
             return Found(read, path, "")
     return Found(None, None, why or _why_none(bundle, fingerprint))
