@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-_UNLIMITED = 1 << 60  # v1 writes its largest multiple of a page where there is no limit
-
 
 def available_bytes(root: Path = Path("/")) -> int | None:
     """Bytes, 0 or more; None where the system does not say (it is not Linux, or /proc is hidden).
@@ -55,7 +53,7 @@ def _groups(root: Path) -> Iterator[int]:
         for folder in _upwards(mount, path):
             bounds = [size for name in limits if (size := _number(folder / name)) is not None]
             used = _number(folder / usage)
-            if bounds and used is not None and min(bounds) < _UNLIMITED:
+            if bounds and used is not None:
                 kept = max(0, used - _stat(folder / "memory.stat", cached))
                 yield max(0, min(bounds) - kept)
 
@@ -79,7 +77,7 @@ def _stat(path: Path, name: str) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """None where the file is missing or says "max"."""
+    """None where the file is missing or says "max"; v1 writes a huge number instead."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdecimal() else None
 

@@ -150,6 +150,11 @@ def test_a_draft_that_must_draft_and_does_not_fit_is_an_error(pair, kind):
     assert not fit(pair, 1024, **given(**{kind: 1300 * MIB}, insists=True)).keeps_draft
 
 
+@pytest.mark.parametrize("size", [1, 1025, 1130 * MIB + 1, (1 << 40) + 1, 3 * MIB // 2])
+def test_a_size_rounded_up_is_read_back_as_no_less(size):
+    assert size <= parse_size(format_size(size, up=True)) <= size * 1.1
+
+
 def test_a_note_is_one_line(pair):
     for available, lookups in product((0, 1300 * MIB), (False, True)):
         assert "\n" not in fit(pair, 1024, **given(available=available, lookups=lookups)).note
@@ -261,7 +266,8 @@ def test_a_container_finds_its_own_limit_at_the_mount(machine, path):
     machine.write(proc__self__cgroup=f"0::{path}")
     machine.put("", memory__max=900, memory__current=100)
     (machine.root / "sys/fs/other").mkdir()
-    (machine.root / "sys/fs/other/memory.max").write_text("1")
+    for name, text in (("memory.max", "1"), ("memory.current", "0")):
+        (machine.root / "sys/fs/other" / name).write_text(text)
     assert available_bytes(machine.root) == 800
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import specedge
+from commands import alphabet
 from specedge import counters as counting
 from specedge import metric_families, prometheus
 from specedge.counters import BEYOND, BUCKETS, MAX_NAMES, MAX_POSITION, PHASES, Counters
@@ -23,6 +27,7 @@ from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.findings import Energy, Estimate, Expected, Finding, Findings, Steadiness
 from specedge.result import Result
 from specedge.speculator import SpeculationState
+from tiny import write_bundle
 
 pytest.importorskip("prometheus_client", reason="needs the extra metrics")
 from prometheus_client import CollectorRegistry
@@ -352,6 +357,36 @@ def test_a_request_that_ends_while_another_is_being_counted_is_counted_after_it(
     sums = counters.snapshot().sums
     assert sums["requests", ""] == 2
     assert sums["generated_tokens", ""] == 5 + inner.metrics.generated
+
+
+def test_requests_that_really_ran_are_counted_as_they_report(tmp_path):
+    write_bundle(tmp_path / "tiny", rule=alphabet())
+    on = {"speculation": "on", "proposers": ["ngram"], "draft_length": 4}
+    with specedge.load(tmp_path / "tiny", engine="fake", **on) as model:
+        plain = model.generate("hello", max_tokens=80)
+        three = model.generate("hello", max_tokens=60, n=3, temperature=1.0, seed=1)
+        cut = model.stream("hello", max_tokens=20)
+        next(cut)
+        cut.close()
+    counters = Counters("tiny")
+    for each in (plain, three, cut.result):
+        counters.add(each)
+    said = prometheus.text(counters)
+    ran = [plain.metrics, *(each.metrics for each in three.samples), cut.result.metrics]
+    assert value(said, "specedge_requests_total") == 3
+    assert completions(said) == {"length": 4, "cancelled": 1}
+    assert value(said, "specedge_time_to_first_token_seconds_count") == 5
+    assert value(said, "specedge_generated_tokens_total") == sum(each.generated for each in ran)
+    accepted = value(said, "specedge_accepted_tokens_total", proposer="ngram")
+    assert accepted == sum(each.accepted for each in ran) > 20
+
+
+def test_the_documentation_lists_every_name_and_no_other():
+    page = (Path(__file__).resolve().parent.parent / "docs/metrics.md").read_text()
+    tables = "\n".join(line for line in page.splitlines() if line.startswith("| `"))
+    listed = set(re.findall(r"`(specedge_\w+)`", tables))
+    said = prometheus.text(Counters()) + prometheus.probe_text(Stored(findings=FOUND), "tiny")
+    assert listed == set(re.findall(r"^# TYPE (\w+) ", said, re.MULTILINE))
 
 
 MUTANTS = {
