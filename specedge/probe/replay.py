@@ -282,6 +282,7 @@ class Calibration:
 
     Args:
         workload, proposer: their names.
+        drafts: the proposer is the draft model; False: a lookup, taken as free.
         tokens: of output, that drafts were held against.
         past: rows cached half way through the middle text, to quote a cost at.
         reached, stood: by place in the draft, at the largest K.
@@ -290,6 +291,7 @@ class Calibration:
 
     workload: str
     proposer: str
+    drafts: bool
     tokens: int
     past: int
     reached: tuple[int, ...]
@@ -342,6 +344,7 @@ def calibrate(
     return Calibration(
         workload=workload,
         proposer=proposer,
+        drafts=drafts,
         tokens=sum(text.n_output - 1 for text in long),
         past=middles[len(middles) // 2] if middles else 0,
         reached=reached,
