@@ -13,7 +13,7 @@ from specedge.engines import registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError
 from specedge.knowledge import Knowledge
-from specedge.memory import fit, parse_size
+from specedge.memory import checked_memory, fit
 from specedge.model import Model
 from specedge.probe import fingerprint
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
@@ -57,8 +57,8 @@ def load(
             change the text of quantised weights either. Costs a wider plain step (two tokens'
             instead of one's on most processors); False gives the narrowest kernels, and near-ties
             may then fall the other way.
-        memory: bytes, or a size like "2GiB", that a run may take. A draft model that does not fit
-            is left out. None: what the machine has available.
+        memory: bytes, or a size like "2GiB", that a run may need; a draft model that does not fit
+            is left out. None: what the machine has available decides.
         verify: check the sha256 of every file (see `specedge.bundle`).
 
     Raises:
@@ -89,7 +89,7 @@ def load(
     fits = fit(
         manifest,
         rows,
-        budget=None if memory is None else parse_size(memory),
+        budget=checked_memory(memory),
         available=available_bytes(),
         wants_draft=drafts and "draft" in names,
         lookups=any(name != "draft" for name in names),

@@ -25,6 +25,7 @@ import numpy as np
 from specedge.bundle import Bundle
 from specedge.chat import Chat
 from specedge.contract import Ids
+from specedge.counters import Counters
 from specedge.engines.base import Engine, Slot
 from specedge.errors import BusyError, EngineError, OptionError, PromptError
 from specedge.generation import Generation, OnEnd, Sample
@@ -71,6 +72,7 @@ class Model:
         self.tokenizer = tokenizer
         self.last_result: Result | None = None
         self.notes = tuple(notes)
+        self.counters = Counters(bundle.manifest.name, target.description)
         self._target = target
         self._speculator = speculator
         self._slot: Slot | None = target.new_slot()
@@ -208,6 +210,7 @@ class Model:
             )
 
         def end(result: Result | None, error: BaseException | None) -> None:
+            self.counters.add(result, error)
             self.last_result = result
             if on_end is not None:
                 on_end(result, error)

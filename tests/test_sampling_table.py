@@ -101,6 +101,13 @@ EFFECTS = {
         lambda plain: 2,
         lambda got, plain, _: [entry.token for entry in got.logprobs] == plain.tokens,
     ),
+    "explain": (
+        lambda plain: True,
+        lambda got, plain, _: (
+            got.tokens == plain.tokens
+            and sum(each.committed for each in got.rounds) == len(got.tokens) - 1
+        ),
+    ),
     "temperature": (lambda plain: 1e-6, greedier),
     "top_k": (lambda plain: 1, greedier),
     "top_p": (lambda plain: 1e-9, greedier),

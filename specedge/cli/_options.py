@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -107,13 +108,15 @@ _SHARED = (
     click.option(
         "--speculation",
         type=click.Choice(["auto", "on", "off"]),
-        help="off decodes plainly; on makes a failing proposer an error. [default: bundle's]",
+        help="auto drafts where it pays; off decodes plainly; on always drafts K tokens, and makes "
+        "a failing proposer an error. [default: bundle's]",
     ),
     click.option(
         "--draft-length",
         type=int,
         metavar="K",
-        help="Most tokens drafted in a round. [default: bundle's]",
+        help="With on: tokens drafted in a round; with auto: the most. [default: the bundle's; its "
+        "max_verify - 1]",
     ),
     click.option(
         "--proposers",
@@ -127,10 +130,23 @@ _SHARED = (
         "--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]"
     ),
     click.option(
+        "--memory",
+        metavar="SIZE",
+        help="Limit, as in 1GiB; a draft model that does not fit is left out. [default: what is "
+        "available]",
+    ),
+    click.option(
         "--exact/--no-exact",
         default=True,
         help="Kernels whose results do not depend on how many tokens a call has; --no-exact is "
         "faster, and near-ties may fall another way with speculation than without.",
+    ),
+    click.option(
+        "--metrics",
+        "metrics_file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write counters and times as Prometheus text at the end; needs the extra [metrics].",
     ),
     click.option("--stats/--no-stats", default=True, help="Say on stderr what it cost."),
 )

@@ -77,7 +77,7 @@ def print_rounds(result: Result) -> None:
         before = ""
         for report in sample.rounds or ():
             who = f"{report.drafted} {report.proposer}" if report.proposer else "-"
-            why = "\"" if report.reason == before else report.reason
+            why = '"' if report.reason == before else report.reason
             click.echo(
                 f"{report.number:6d} {report.past:6d} {who:>8} {report.accepted:5d}"
                 f" {report.ms:5.1f} {report.draft_ms:9.2f}  {why}",

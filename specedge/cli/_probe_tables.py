@@ -1,4 +1,4 @@
-"""Cost curves as tables for a terminal."""
+"""Cost curves and decisions as tables for a terminal."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from rich.table import Table
 from rich.text import Text
 
 from specedge.probe.curves import CostCurves, Curve, Point
+from specedge.probe.findings import Estimate, Finding, Findings
+from specedge.report.summary import FEW_PASSES, doubts, leading, standings
+from specedge.report.words import NOTHING, share, three_digits, times
 
-FEW_PASSES = 3
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
+_STYLES = {"pays": "green", "does not pay": "red", "open": "yellow"}
 
 
 def probe_tables(curves: CostCurves) -> list[Table]:
@@ -21,6 +24,51 @@ def probe_tables(curves: CostCurves) -> list[Table]:
     if len(curves.target.widths) > 1:
         tables.append(_gains(curves))
     return tables
+
+
+def decision_table(findings: Findings) -> Table:
+    """A row for each workload and proposer: K, gains, what was accepted, the verdict.
+
+    80 columns wide at most, as long as proposers are named in 6 letters.
+    """
+    title = f"speed over plain decoding, 90% intervals; worth it from {times(findings.margin)}"
+    table = _table(title, "workload")
+    table.columns[0].justify, table.columns[0].overflow = "left", "fold"
+    for name in ("by", "K", "expected", "measured", "accepted", "per\nround", "verdict"):
+        left = name in ("by", "verdict")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for finding in findings.findings:
+        table.add_row(*_decision(finding))
+    return table
+
+
+def verdict_lines(curves: CostCurves, findings: Findings) -> list[str]:
+    """The decision, a line for each proposer, then what casts doubt on them."""
+    lines = [findings.reason]
+    lines += [f"{each.proposer}: {each.state}; {each.sentence}" for each in standings(findings)]
+    return lines + [f"note: {each}" for each in doubts(curves, findings)]
+
+
+def _decision(finding: Finding) -> list[Text]:
+    best = leading(finding)
+    measured = finding.measured
+    return [
+        Text(finding.workload),
+        Text(finding.proposer),
+        Text(str(finding.best_k) if finding.best_k else "none"),
+        Text(times(best.estimate.gain) if best else NOTHING),
+        Text(_measured(measured) if measured else NOTHING),
+        Text(share(best.acceptance_rate) if best else NOTHING),
+        Text(f"{best.acceptance_length:.2f}" if best else NOTHING),
+        Text(finding.verdict, style=_STYLES[finding.verdict]),
+    ]
+
+
+def _measured(estimate: Estimate) -> str:
+    """ "1.16x 1.10..1.22": narrower than in a sentence."""
+    if estimate.low is None or estimate.high is None:
+        return times(estimate.gain)
+    return f"{times(estimate.gain)} {estimate.low:.2f}..{estimate.high:.2f}"
 
 
 def _table(title: str, first: str) -> Table:
@@ -54,12 +102,7 @@ def _cells(point: Point, unit: float, role: str) -> list[str]:
     ratio = f"{point.ms / unit:.2f}x" if role == "target" else f"{point.ms / unit:.0%}"
     # of one or two calls the 10th and 90th percentile say nothing
     spread = f"±{point.spread:.0%}" if point.count >= FEW_PASSES else "±?"
-    return [_three_digits(point.ms), ratio, spread]
-
-
-def _three_digits(ms: float) -> str:
-    """More would be noise."""
-    return f"{ms:.0f}" if ms >= 99.95 else f"{ms:.1f}" if ms >= 9.995 else f"{ms:.2f}"
+    return [three_digits(point.ms), ratio, spread]
 
 
 def _gains(curves: CostCurves) -> Table:

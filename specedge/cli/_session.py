@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specedge.model import Model
 
-_LOADING = ("engine", "threads", "speculation", "draft_length", "proposers", "context", "exact")
+_LOADING = (
+    *("engine", "threads", "speculation", "draft_length", "proposers"),
+    *("context", "exact", "memory"),
+)
 _REQUEST = (
     *("max_tokens", "stop", "ignore_eos", "echo", "logprobs", "explain"),
     *("temperature", "top_k", "top_p", "min_p"),
@@ -19,11 +23,25 @@ _REQUEST = (
 )
 
 
-def open_model(bundle: Path, options: Mapping[str, Any]) -> Model:
-    """Load what the options ask for; raises what `specedge.load` raises."""
+@contextmanager
+def open_model(bundle: Path, options: Mapping[str, Any]) -> Iterator[Model]:
+    """Load what the options ask for; raises what `specedge.load` raises.
+
+    Its metrics are written when it is closed, after an error too, where a file for them was named.
+    """
     from specedge.loading import load
 
-    return load(bundle, **{name: options[name] for name in _LOADING})
+    file: Path | None = options["metrics_file"]
+    if file is not None:
+        from specedge import prometheus
+
+        prometheus.text()  # what is not installed shows before anything is loaded
+    with load(bundle, **{name: options[name] for name in _LOADING}) as model:
+        try:
+            yield model
+        finally:
+            if file is not None:
+                prometheus.write(prometheus.text(model), file)
 
 
 def request_options(options: Mapping[str, Any]) -> dict[str, Any]:

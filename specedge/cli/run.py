@@ -33,7 +33,7 @@ from specedge.cli._options import model_options
     help="Samples, one after the other; as text with a line of --- between. [default: 1]",
 )
 @click.option(
-    "--explain", is_flag=True, help="Say on stderr, round by round, who drafted, why and at what cost."
+    "--explain", is_flag=True, help="A line a round at the end: who drafted, why, at what cost."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, then the result.")
 @model_options
