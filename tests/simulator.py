@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import exp
 from random import Random
 
@@ -79,6 +80,7 @@ class World:
         draft: how the draft model's tokens stand; None: there is none.
         matches: how often a lookup has a match.
         long: how many of those are long ones.
+        spell: tokens of text over which there either is a match everywhere or nowhere.
         tokens: of output in all.
         prompt, output: tokens of each request.
         noise: standard deviation of log milliseconds of each call.
@@ -93,6 +95,7 @@ class World:
     draft: Stands | None = None
     matches: float = 1.0
     long: float = 1.0
+    spell: int = 1
     tokens: int = 4000
     prompt: int = 100
     output: int = 500
@@ -162,13 +165,14 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
     the same text.
     """
     trace, noise = Trace(), Random(world.seed + 1)
-    target, drafting = world.costs.target, world.costs.draft
+    target_ms, drafting = cache(world.costs.target.cost_ms), world.costs.draft
     now, context = 0, world.prompt + world.output
     while now < world.tokens:
         n, fed, left = world.prompt + 1, 0, min(world.output, world.tokens - now)
         while left > 0:
             dice = Random(world.seed * 1_000_003 + now)
-            has_match = dice.random() < world.matches and world.lookup is not None
+            spell = Random(world.seed * 1_000_003 + now // world.spell) if world.spell > 1 else dice
+            has_match = spell.random() < world.matches and world.lookup is not None
             match = (6 if dice.random() < world.long else 2) if has_match else None
             rolls = [dice.random() for _ in range(16)]
             past, room = n - 1, max(0, min(context - n, world.room(now)))
@@ -176,7 +180,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             choice = policy.choose(past, room, {"ngram": match}, backlog, left)
             k = choice.k
             slow = world.slowdown(now)
-            spent_ms = slow * world.truth(k + 1) * target.cost_ms(k + 1, past)
+            spent_ms = slow * world.truth(k + 1) * target_ms(k + 1, past)
             draft_ms = feed_ms = 0.0
             stands = world.lookup
             if choice.proposer == "draft":
@@ -196,7 +200,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             if choice.proposer == "draft":
                 fed = n + min(accepted, k - 1)
             plain_ms = sum(
-                world.slowdown(now + i) * world.truth(1) * target.cost_ms(1, past + i)
+                world.slowdown(now + i) * world.truth(1) * target_ms(1, past + i)
                 for i in range(committed)
             )
             limit = min(world.max_draft, room, left - 1)

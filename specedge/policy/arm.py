@@ -7,12 +7,13 @@ check against the text) wakes early, unless measured times and not the estimate 
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, sqrt
 
+from specedge.policy.costing import MOST_GAP
 from specedge.policy.survival import Prior, Survival
 
 HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
-MOST_GAP = 64  # tokens of backlog that other proposers' rounds may have left
+OFTEN_GAIN = 1 / 48  # of the average of how often there is a match
 FIRST_REST, LONGEST_REST = 64, 1024  # tokens of text
 WINDOW = 64  # rounds that measured goodput is judged by
 LOSS = 0.98  # measured goodput over plain at which a full window is a loss
@@ -32,6 +33,7 @@ class Arm:
     __slots__ = (
         "_backoff",
         "_measured",
+        "_offers",
         "_plain_ms",
         "_rounds_on",
         "_run",
@@ -41,7 +43,9 @@ class Arm:
         "is_lookup",
         "k",
         "measured_loss",
+        "ms",
         "name",
+        "often",
         "on",
         "prior",
         "rest_until",
@@ -49,6 +53,8 @@ class Arm:
         "run",
         "survival",
         "switches",
+        "text",
+        "tokens",
     )
 
     def __init__(self, name: str, is_lookup: bool, longest: int, prior: Prior) -> None:
@@ -65,6 +71,10 @@ class Arm:
         self.switches = 0  # times it went on or off
         self.run = float(HORIZON)  # tokens between two backlogs, as they usually are
         self.gap = 2.0  # tokens of such a backlog
+        self.often = 1.0  # share of rounds in which it has something to offer
+        self.tokens, self.ms = 1.0, inf  # expected of a round of its last bid, at the curve's pace
+        self.text = 1.0  # share of the text at which it does
+        self._offers = 1
         self._run = 0
         self._backoff = FIRST_REST
         self._rounds_on = 0
@@ -95,6 +105,13 @@ class Arm:
             self.survival.doubt()
             self.run = sqrt(self.run * HORIZON)
         self._restart()
+
+    def offered(self, has_match: bool, had_match: bool, tokens: int) -> None:
+        """Whether it has something to offer, used or not, and had in the last round of `tokens`."""
+        self._offers += 1
+        gain = max(OFTEN_GAIN, 1 / self._offers)
+        self.often += gain * (has_match - self.often)
+        self.text += min(1.0, gain * tokens / 2) * (had_match - self.text)
 
     def ran(self, committed: int, backlog: int) -> None:
         """A round of the draft model that was fed `backlog` tokens: how often, and how many?

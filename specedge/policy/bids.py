@@ -1,17 +1,17 @@
 """What one way to draft offers for a round: its best K and what that is worth.
 
-Times are milliseconds at the curve's own pace; values are tokens per such millisecond.
+Times are milliseconds at the curve's own pace; a value is tokens per such millisecond.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from specedge.policy.arm import Arm
 from specedge.policy.costing import DraftCost
 
-STAY = 1.02  # the proposer that ran last is worth this much more than one to replace it
-STAY_K = 1.005  # and its K than another
+STAY_K = 0.005  # share of its time that the K of the round before may be worse than another
 
 
 @dataclass(slots=True)
@@ -22,6 +22,8 @@ class Bid:
         k: K; 0 when every K takes longer than was allowed.
         ms: the round, the backlog left out.
         charge: of the backlog for each token committed.
+        aside_ms: what the round costs a draft model besides: feeding now what it has missed, or
+            later what it misses by this round.
     """
 
     arm: Arm
@@ -29,11 +31,19 @@ class Bid:
     k: int
     ms: float
     charge: float
+    aside_ms: float
 
     @property
     def all_ms(self) -> float:
         """The round with the backlog."""
         return self.ms + self.cost.feed_ms
+
+    def over(self, rate: float) -> float:
+        """Expected tokens over what `rate` would bring in the same time."""
+        return self.arm.survival.mean[self.k] - rate * (self.ms + self.aside_ms)
+
+    def high_over(self, rate: float) -> float:
+        return self.arm.survival.high[self.k] - rate * (self.ms + self.aside_ms)
 
     @property
     def value(self) -> float:
@@ -67,9 +77,15 @@ class Bid:
 
 
 def best_bid(
-    arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int, cap_ms: float = 0.0
+    arm: Arm,
+    table: list[float],
+    limit: int,
+    cost: DraftCost,
+    horizon: int,
+    rate: float = 0.0,
+    cap_ms: float = 0.0,
 ) -> Bid:
-    """The K in 1..limit of most value.
+    """The best K in 1..limit.
 
     Args:
         arm: whose survival counts; its last K has a small advantage.
@@ -77,22 +93,26 @@ def best_bid(
         limit: 1 or more.
         cost: of drafting.
         horizon: tokens over which the backlog must be won back, more than `limit`.
+        rate: tokens per millisecond of all rounds together; 0: as if all were this arm's.
         cap_ms: only what takes no longer than this, the backlog included; 0: any.
     """
     base, step = cost.first_ms - cost.step_ms, cost.step_ms
     charge = 0.0
     if cost.feed_ms:
         charge = cost.again_ms / min(horizon, arm.run) + (cost.feed_ms - cost.again_ms) / horizon
+        cap_ms = cap_ms and max(cap_ms - cost.feed_ms, 1e-9)
     hope, favoured = arm.survival.hope, arm.k
-    most, best, best_ms = 0.0, 0, table[0]
+    most, best, best_ms = -inf, 0, table[0]
     for k in range(1, limit + 1):
         ms = table[k] + base + k * step
-        if cap_ms and ms + cost.feed_ms > cap_ms:
+        if cap_ms and ms > cap_ms:
             continue
         tokens = hope[k]
-        value = tokens / (ms + charge * tokens)
-        if k == favoured:
-            value *= STAY_K
+        round_ms = ms + charge * tokens
+        if rate:
+            value = tokens - rate * round_ms * (1 - STAY_K if k == favoured else 1)
+        else:
+            value = tokens / round_ms * (1 + STAY_K if k == favoured else 1)
         if value > most:
             most, best, best_ms = value, k, ms
-    return Bid(arm, cost, best, best_ms, charge)
+    return Bid(arm, cost, best, best_ms, charge, charge * arm.survival.mean[best])

@@ -41,8 +41,9 @@ class Choice:
         drafter: its name.
         draft_ms: what its drafting was predicted to take by the draft's curve.
         rest_tokens: for "resting": tokens until the next trial.
-        best_ms: for a trial: milliseconds a token, at the curve's pace, of the better known choice
-            that it was made in place of; 0.0: not a trial.
+        best_ms: for a trial: milliseconds a token, at the curve's pace, that time is worth
+            otherwise; 0.0: not a trial.
+        forgone_ms: for a trial: what the better known choice would have won over that.
         backlog: tokens that the draft model was or would have been fed.
     """
 
@@ -61,6 +62,7 @@ class Choice:
     draft_ms: float = 0.0
     rest_tokens: int = 0
     best_ms: float = 0.0
+    forgone_ms: float = 0.0
     backlog: int = 0
     arm: Arm | None = None  # the policy's own
 

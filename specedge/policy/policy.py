@@ -22,9 +22,10 @@ from typing import Literal
 from specedge.errors import OptionError
 from specedge.policy.account import Account
 from specedge.policy.arm import HORIZON, Arm
-from specedge.policy.bids import STAY, Bid, best_bid
+from specedge.policy.bids import Bid, best_bid
 from specedge.policy.choice import Choice, Why
-from specedge.policy.costing import FED, FREE, Costing, DraftCost
+from specedge.policy.costing import FED, FREE, MOST_GAP, Costing, DraftCost
+from specedge.policy.joint import Joint
 from specedge.policy.pace import Pace
 from specedge.policy.survival import Prior
 from specedge.probe.curves import CostCurves
@@ -90,7 +91,9 @@ class Policy:
             (c.name, self._arm(c), self._arm(c)) for c in arms if c.cost == "lookup"
         ]
         self._draft = next((self._arm(c) for c in arms if c.cost == "draft"), None)
-        self._last: Arm | None = None
+        self.joint = Joint()
+        self._had: list[Arm] = []  # lookups that had a match in the round before
+        self._before = 0  # `now` of it
 
     def _arm(self, candidate: Candidate) -> Arm:
         return Arm(candidate.name, candidate.cost == "lookup", self.max_draft, candidate.prior)
@@ -134,21 +137,41 @@ class Policy:
             if length is not None:
                 arm = long if length >= LONG_MATCH else short
                 bids.append(self._bid(arm, table, limit, FREE, horizon))
+        self._offered([bid.arm for bid in bids])
+        drafted = None
         if self._draft is not None and backlog_tokens is not None:
             cost = self._costing.draft(backlog_tokens, round(self._draft.gap), self.pace.share[0])
-            bids.append(self._bid(self._draft, table, limit, cost, horizon))
-        choice = self._decide(bids, table, limit, horizon, past)
+            drafted = self._bid(self._draft, table, limit, cost, horizon)
+            bids.append(drafted)
+        plain = 1 / table[0]
+        live = [bid for bid in bids if not bid.arm.resting]
+        if drafted is not None and (drafted.arm.resting or drafted.value <= plain):
+            drafted = None
+        self._weigh_ways(live, drafted, backlog_tokens or 0, plain)
+        choice = self._decide(bids, live, table, limit, horizon, past)
         choice.backlog = backlog_tokens or 0
         return choice
 
+    def _offered(self, arms: list[Arm]) -> None:
+        tokens, self._before = self.now - self._before, self.now
+        for _, *pair in self._lookups:
+            for arm in pair:
+                arm.offered(arm in arms, arm in self._had, tokens)
+        self._had = arms
+
     def _bid(self, arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int) -> Bid:
         """The arm's bid, after ending a rest that is over or sending it to one."""
-        bid = best_bid(arm, table, limit, cost, horizon)
+        joint = self.joint
+        rate = joint.rate
+        if rate:
+            rate = max(rate, 1 / table[0])
+            rate += joint.lasting * max(0.0, arm.tokens / arm.ms - rate)
+        bid = best_bid(arm, table, limit, cost, horizon, rate)
         bar = self.margin / table[0]
         if arm.resting:
             if self.now >= arm.rest_until:
                 arm.wake()
-                bid = best_bid(arm, table, limit, cost, horizon)
+                bid = best_bid(arm, table, limit, cost, horizon, rate)
             elif arm.heard and not arm.measured_loss and bid.low >= bar:
                 arm.wake()
             else:
@@ -158,40 +181,75 @@ class Policy:
             hopeless = bid.running_high < bar if not arm.on else bid.running < 1 / table[0]
             if hopeless:
                 arm.rest(self.now)
+        arm.tokens, arm.ms = arm.survival.mean[bid.k], bid.ms
         return bid
 
+    def _weigh_ways(self, live: list[Bid], drafted: Bid | None, backlog: int, plain: float) -> None:
+        """Find the best way to go on; tell each bid what it costs the draft model."""
+        joint = self.joint
+        arms = [arm for _, *pair in self._lookups for arm in pair if not arm.resting]
+        lookups = [bid for bid in live if bid.arm.is_lookup]
+        matched = any(bid.value > plain for bid in lookups)
+        if arms:
+            joint.saw(matched, self.now)
+        if drafted is None:
+            joint.choose(arms, 1 / plain, None, 0.0)
+            return
+        pace, backlog_ms = self.pace.share[0], self._costing.backlog_ms
+        tokens = drafted.arm.survival.mean[drafted.k]
+        missed_ms = pace * backlog_ms(1 + round(max((a.tokens for a in arms), default=1)))
+        ms = drafted.ms if backlog <= MOST_GAP else tokens / drafted.value
+        joint.choose(arms, 1 / plain, (tokens, ms), missed_ms)
+        if joint.way == "lookups":
+            return
+        drafted.aside_ms = 0.0  # a prompt must be fed sooner or later, whoever has this round
+        if backlog <= MOST_GAP:
+            drafted.aside_ms = pace * backlog_ms(backlog)
+            for bid in lookups:
+                missed_ms = pace * backlog_ms(backlog + round(bid.arm.tokens))
+                bid.aside_ms = missed_ms * joint.again(matched)
+
     def _decide(
-        self, bids: list[Bid], table: list[float], limit: int, horizon: int, past: int
+        self,
+        bids: list[Bid],
+        live: list[Bid],
+        table: list[float],
+        limit: int,
+        horizon: int,
+        past: int,
     ) -> Choice:
         plain = 1 / table[0]
         winner: Bid | None = None
         trusted = blocked = False
-        live = [bid for bid in bids if not bid.arm.resting]
+        rate = max(plain, self.joint.rate)
+        rate += self.joint.lasting * max(0.0, max((b.value for b in live), default=0.0) - rate)
         if len(live) > 1:
-            live.sort(key=self._rank, reverse=True)
+            live.sort(key=lambda bid: bid.over(rate), reverse=True)
+        plain_over = 1 - rate / plain
         for bid in live:
             bar = plain if bid.arm.on else plain * self.margin
-            if bid.value < bar:
+            if bid.value < bar or (not bid.arm.is_lookup and self.joint.way == "lookups"):
                 continue
             trusted = bid.low >= plain
             winner = self._afford(bid, table, limit, horizon, trusted)
             if winner is not None and winner.value >= bar:
                 break
             winner, blocked = None, True
-        base = plain if winner is None else winner.value
+        forgone = plain_over if winner is None else winner.over(rate)
         for bid in live:
             if winner is not None and bid.arm is winner.arm:
                 continue
-            if bid.high < base * self.margin:
+            needed = forgone + (self.margin - 1) * rate * bid.ms
+            if bid.high_over(rate) < needed:
                 continue
             trial = self._afford(bid, table, limit, horizon, False)
-            if trial is None or trial.high < base * self.margin:
+            if trial is None or trial.high_over(rate) < needed:
                 blocked = True
                 continue
-            loss_ms = trial.all_ms - trial.arm.survival.mean[trial.k] / base
+            loss_ms = trial.all_ms - (trial.arm.survival.mean[trial.k] - forgone) / rate
             if loss_ms * self.pace.factor <= self._regret.balance_ms:
                 choice = self._draft_choice(trial, "trial", True, plain, past)
-                choice.best_ms = 1 / base
+                choice.best_ms, choice.forgone_ms = 1 / rate, forgone / rate
                 return choice
             blocked = True
         if winner is not None:
@@ -200,9 +258,6 @@ class Policy:
             winner.arm.turn(True)
             return self._draft_choice(winner, "pays", not trusted, plain, past)
         return self._off(bids, blocked, plain, past)
-
-    def _rank(self, bid: Bid) -> float:
-        return bid.value * STAY if bid.arm is self._last else bid.value
 
     def _afford(
         self, bid: Bid, table: list[float], limit: int, horizon: int, trusted: bool
@@ -219,7 +274,7 @@ class Policy:
             return bid
         if allowed <= 0:
             return None
-        smaller = best_bid(bid.arm, table, limit, bid.cost, horizon, cap_ms)
+        smaller = best_bid(bid.arm, table, limit, bid.cost, horizon, self.joint.rate, cap_ms)
         return smaller if smaller.k else None
 
     def _lent_ms(self, bid: Bid, trusted: bool) -> float:
@@ -306,7 +361,8 @@ class Policy:
         spent_ms = min(round_ms, SPIKE * expected_ms) if timed else expected_ms
         self.account.round(spent_ms, plain_ms, step_ms)
         if choice.best_ms:
-            self._regret.round(spent_ms, committed * choice.best_ms * pace.factor, step_ms)
+            worth_ms = committed * choice.best_ms - choice.forgone_ms
+            self._regret.round(spent_ms, worth_ms * pace.factor, step_ms)
         else:
             self._regret.plain_round(plain_ms)
         ended = committed <= n_accepted
@@ -315,7 +371,6 @@ class Policy:
         if seen:
             arm.k = choice.k
             arm.observe(seen, n_accepted, spent_ms, plain_ms, self.now)
-        self._last = arm
 
     def hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
         """What would have come of a lookup that was not used: costs nothing, teaches as much.
