@@ -56,11 +56,16 @@ def curve(role: str, costs: dict[int, float], pasts: tuple[int, ...], step: int 
 
 
 def curves(
-    *, draft: bool = True, pasts: tuple[int, ...] = (256, 2048), **changed: Any
+    *,
+    draft: bool = True,
+    pasts: tuple[int, ...] = (256, 2048),
+    target: dict[int, float] = TARGET,
+    **changed: Any,
 ) -> CostCurves:
+    """Both curves; any field replaced."""
     measured = {"plan": "full", "passes": 9, "seconds": 18.4, "converged": True} | changed
     return CostCurves(
-        target=curve("target", TARGET, pasts, step=2),
+        target=curve("target", target, pasts, step=2),
         draft=curve("draft", DRAFT, pasts) if draft else None,
         **measured,
     )
@@ -182,14 +187,17 @@ def fingerprint(**changed: Any) -> Fingerprint:
 
 def page(**changed: Any) -> Page:
     """A complete probe; any part of it replaced."""
-    costs = changed.pop("curves", None) or curves()
-    parts = {"findings": findings(costs), "fingerprint": fingerprint(), "created": CREATED}
-    return Page(curves=costs, **({"bundle_name": "qwen2.5-coder"} | parts | changed))
+    parts = {"fingerprint": fingerprint(), "created": CREATED, "bundle_name": "qwen2.5-coder"}
+    parts["curves"] = costs = changed.get("curves") or curves()
+    if "findings" not in changed:
+        parts["findings"] = findings(costs)
+    return Page(**(parts | changed))
 
 
 def troubled() -> Page:
     """Nothing pays, everything is wrong, and names are long and hostile."""
-    costs = curves(passes=2, converged=False)
+    steep = {width: 31.0 * width for width in TARGET}
+    costs = curves(passes=2, converged=False, target=steep)
     found = findings(costs).findings
     names = {
         "chat": '<b>questions & "answers"</b> about household electricity, long ones',

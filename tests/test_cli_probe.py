@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 
 from commands import runner
-from specedge.cli._probe_tables import _three_digits, probe_tables
 from specedge.engines.fake import FakeEngine
-from specedge.probe.curves import CostCurves, Curve, Point
 from tiny import write_bundle
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -84,40 +80,6 @@ def test_a_bundle_without_a_draft_has_lookups_only(said, tiny_bundle):
     assert "draft:" not in out
     code, out, _ = said("probe", tiny_bundle, *QUICK, "--json")
     assert all(gain["draft"] is None for gain in json.loads(out)["best_gains"])
-
-
-@pytest.mark.parametrize(
-    ("ms", "shown"),
-    [
-        (0.0123, "0.01"),
-        (9.994, "9.99"),
-        (9.996, "10.0"),
-        (99.94, "99.9"),
-        (99.96, "100"),
-        (4e3, "4000"),
-    ],
-)
-def test_milliseconds_are_shown_with_three_digits(ms, shown):
-    assert _three_digits(ms) == shown
-
-
-def test_tables_of_a_long_context_fit_eighty_columns():
-    widths, pasts = range(1, 17), (128, 512, 2048, 4080)
-    points = tuple(
-        Point(width=n, past=p, count=9, ms=n * 12.345, low_ms=n * 12.0, high_ms=n * 15.0)
-        for n in widths
-        for p in pasts
-    )
-    target = Curve(role="target", width_step=2, points=points)
-    draft = Curve(role="draft", width_step=1, points=points)
-    console = Console(width=80, file=io.StringIO())
-    measured = {"plan": "full", "passes": 9, "seconds": 1.0, "converged": True}
-    tables = probe_tables(CostCurves(target=target, draft=draft, **measured))
-    for table, heads in zip(tables, (1, 1, 2), strict=True):
-        lines = console.render_lines(table, pad=False)
-        assert len(lines) == 1 + heads + table.row_count
-        assert table.row_count >= 15
-        assert all(sum(part.cell_length for part in line) <= 80 for line in lines)
 
 
 def test_a_bundle_that_verifies_one_token_has_no_gains_to_show(said, tmp_path):

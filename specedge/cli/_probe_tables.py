@@ -7,7 +7,8 @@ from rich.text import Text
 
 from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.findings import Estimate, Finding, Findings
-from specedge.report.summary import FEW_PASSES, doubts, leading, standings
+from specedge.report.summary import FEW_PASSES as FEW_PASSES
+from specedge.report.summary import leading, reservations, standings
 from specedge.report.words import NOTHING, share, three_digits, times
 
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
@@ -27,14 +28,14 @@ def probe_tables(curves: CostCurves) -> list[Table]:
 
 
 def decision_table(findings: Findings) -> Table:
-    """A row for each workload and proposer: K, gains, what was accepted, the verdict.
+    """A row for each workload and proposer: best K (0: none gains), gains, acceptance, verdict.
 
-    80 columns wide at most, as long as proposers are named in 6 letters.
+    Built-in workloads, "ngram" and "draft" fit 80 columns; longer names are folded.
     """
     title = f"speed over plain decoding, 90% intervals; worth it from {times(findings.margin)}"
     table = _table(title, "workload")
     table.columns[0].justify, table.columns[0].overflow = "left", "fold"
-    for name in ("by", "K", "expected", "measured", "accepted", "per\nround", "verdict"):
+    for name in ("by", "K", "expected", "measured", "accept\nrate", "accept\nlength", "verdict"):
         left = name in ("by", "verdict")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for finding in findings.findings:
@@ -42,11 +43,13 @@ def decision_table(findings: Findings) -> Table:
     return table
 
 
-def verdict_lines(curves: CostCurves, findings: Findings) -> list[str]:
+def verdict_lines(findings: Findings) -> list[str]:
     """The decision, a line for each proposer, then what casts doubt on them."""
     lines = [findings.reason]
-    lines += [f"{each.proposer}: {each.state}; {each.sentence}" for each in standings(findings)]
-    return lines + [f"note: {each}" for each in doubts(curves, findings)]
+    for each in standings(findings):
+        said = each.sentence if each.state == "pays" else f"{each.state}; {each.sentence}"
+        lines.append(f"{each.proposer}: {said}")
+    return lines + [f"note: {each}" for each in reservations(findings)]
 
 
 def _decision(finding: Finding) -> list[Text]:
@@ -55,7 +58,7 @@ def _decision(finding: Finding) -> list[Text]:
     return [
         Text(finding.workload),
         Text(finding.proposer),
-        Text(str(finding.best_k) if finding.best_k else "none"),
+        Text(str(finding.best_k)),
         Text(times(best.estimate.gain) if best else NOTHING),
         Text(_measured(measured) if measured else NOTHING),
         Text(share(best.acceptance_rate) if best else NOTHING),

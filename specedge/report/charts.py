@@ -15,6 +15,7 @@ SERIES = 6  # colours; twice as many series would not be told apart
 _DASHES = (None, "7 3", "2 3", "9 3 2 3", "5 2", "1 2")
 _LETTER = 6.3  # mean width of a letter of a label, px
 _LONGEST_LABEL = 17
+_OVER = 8  # marks on an edge of the plot are not halved, but at its bottom
 
 Xy = tuple[float, float]
 
@@ -52,14 +53,25 @@ class Frame:
     bottom: float
     label: str
     drawn: list[Markup] = field(default_factory=list)
+    cut: list[Markup] = field(default_factory=list)
 
     def add(self, *parts: Markup) -> None:
+        """Anywhere in the drawing."""
         self.drawn.extend(parts)
 
+    def plot(self, *parts: Markup) -> None:
+        """Over the others, cut off at the edges of the plot."""
+        self.cut.extend(parts)
+
     def svg(self) -> Markup:
+        top, width = self.top - _OVER, self.right - self.left + 2 * _OVER
+        height = self.bottom - top
+        place = {"x": self.left - _OVER, "y": top, "width": width, "height": height}
+        box = f"{self.left - _OVER:g} {top:g} {width:g} {height:g}"
         return element(
             "svg",
             *self.drawn,
+            element("svg", *self.cut, viewBox=box, class_="cut", **place) if self.cut else "",
             viewBox=f"0 0 {self.width:g} {self.height:g}",
             role="img",
             aria_label=self.label,

@@ -75,7 +75,7 @@ def fingerprint(page: Page) -> Markup:
         "fingerprint",
         "What this holds for",
         paragraph("When one of these changes, specedge measures again."),
-        table(("", ""), rows, "Fingerprint and conditions"),
+        table((), rows, "Fingerprint and conditions", "facts"),
     )
 
 

@@ -50,7 +50,7 @@ def draft_share(curves: CostCurves) -> str | None:
 def _target_caption(curves: CostCurves) -> str:
     target = curves.target
     past, widest = target.pasts[0], target.widths[-1]
-    said = f"Target: one token takes {three_digits(target.cost_ms(1, past))} ms after {past}"
+    said = f"Target: one token takes {three_digits(target.cost_ms(1, past))} ms after {past} cached"
     if widest > 1:
         ratio = times(target.cost_ms(widest, past) / target.cost_ms(1, past))
         said += f", a call of {widest} costs {ratio} as much"
@@ -85,14 +85,14 @@ def _chart(curve: Curve, curves: CostCurves) -> Markup:
     half = (_RIGHT - _LEFT) / curve.widths[-1] / 2
     for index, past in enumerate(pasts):
         stair = tuple((x(n), y(curve.cost_ms(n, past))) for n in range(1, curve.widths[-1] + 1))
-        frame.add(steps(Series(f"P={past}", index, stair), half))
+        frame.plot(steps(Series(f"P={past}", index, stair), half))
     for index, past in enumerate(pasts):
         aside = (index - (len(pasts) - 1) / 2) * min(8, 2 * half / (len(pasts) + 1))
         for n in curve.widths:
             point = curve.point(n, past)
             if point.count >= FEW_PASSES:
-                frame.add(whisker(f"s{index}", x(n) + aside, y(point.low_ms), y(point.high_ms)))
-            frame.add(marker(index, x(n) + aside, y(point.ms)))
+                frame.plot(whisker(f"s{index}", x(n) + aside, y(point.low_ms), y(point.high_ms)))
+            frame.plot(marker(index, x(n) + aside, y(point.ms)))
     frame.legend([f"P={past}" for past in pasts], _LEFT + 12, 12)
     return frame.svg()
 

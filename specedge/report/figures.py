@@ -17,9 +17,18 @@ def panels(kind: str, parts: Iterable[Markup]) -> Markup:
     return element("div", *parts, class_=f"panels {kind}")
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -> Markup:
-    """Plain, the first cell of a row its head; scrolls where it is wider than the page."""
-    head = element("tr", *(element("th", name, scope="col") for name in heads))
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Child]], caption: str, kind: str = "numbers"
+) -> Markup:
+    """Plain, the first cell of a row its head; scrolls where it is wider than the page.
+
+    Args:
+        heads: of the columns; empty: they have none.
+        rows: in order.
+        caption: over it.
+        kind: "numbers" keeps each cell on a line, "facts" does not.
+    """
+    names = (element("th", name, scope="col") for name in heads)
     body = [
         element(
             "tr",
@@ -31,8 +40,9 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[Child]], caption: str) -
     whole = element(
         "table",
         element("caption", caption),
-        element("thead", head),
+        element("thead", element("tr", *names)) if heads else "",
         element("tbody", *body),
+        class_=kind,
     )
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 

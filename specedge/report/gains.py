@@ -12,7 +12,8 @@ from specedge.report.verdicts import pill
 from specedge.report.words import interval, share, times
 
 _WIDTH, _HEIGHT = 330, 196
-_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 320, 20, 154
+_LEFT, _RIGHT, _TOP, _BOTTOM = 42, 320, 12, 154
+_DEEPEST = 0.7  # what is slower is cut off, unless the best K is
 _FURTHEST = 1.6  # an interval end is drawn up to this much beyond every gain
 
 
@@ -34,8 +35,9 @@ def gains(findings: Findings) -> Markup:
         paragraph(
             "Speed over plain decoding by K, the number of drafted tokens in a round. Expected: "
             "replayed on texts that were decoded plainly, at the costs above. Measured: runs with "
-            f"and without speculation in turn. In the shaded part, under {times(findings.margin)}, "
-            "speculation is not worth it. All charts of a proposer have the same scale."
+            "and without speculation in turn. The solid rule is plain decoding, the dashed one the "
+            f"margin of {times(findings.margin)}: in the shaded part speculation is not worth it. "
+            "The charts of a proposer share a scale and cut off what is far below."
         ),
         _key(),
         joined(*parts),
@@ -78,7 +80,8 @@ def _range(standing: Standing, margin: float) -> tuple[float, float]:
     ends = [end for each in estimates for end in (each.low, each.high) if end is not None]
     low = max(min(gains + ends), min(gains) / _FURTHEST)
     high = min(max(gains + ends), max(gains) * _FURTHEST)
-    return low / 1.03, high * 1.03
+    leads = [each.estimate.gain for finding in standing.findings if (each := leading(finding))]
+    return max(low, min([_DEEPEST, *leads]) / 1.1) / 1.03, high * 1.03
 
 
 def _chart(finding: Finding, margin: float, low: float, high: float) -> Markup:
@@ -100,7 +103,7 @@ def _chart(finding: Finding, margin: float, low: float, high: float) -> Markup:
     best = finding.best
     if best is not None:
         at = (x(best.k), y(best.estimate.gain))
-        frame.add(element("circle", class_="best", cx=at[0], cy=at[1], r=6.5))
+        frame.plot(element("circle", class_="best", cx=at[0], cy=at[1], r=6.5))
         if finding.measured is not None:
             _measured(frame, finding.measured, at[0] + (12 if at[0] < _RIGHT - 24 else -12), y)
     return frame.svg()
@@ -114,18 +117,18 @@ def _expected(frame: Frame, expected: tuple[Expected, ...], x: Scale, y: Scale) 
             upper.append((x(each.k), y(estimate.high)))
             lower.append((x(each.k), y(estimate.low)))
     if len(upper) > 1:
-        frame.add(band(upper, lower))
+        frame.plot(band(upper, lower))
     for top, under in zip(upper, lower, strict=True) if len(upper) == 1 else ():
-        frame.add(whisker("gain", top[0], under[1], top[1]))
+        frame.plot(whisker("gain", top[0], under[1], top[1]))
     at = [(x(each.k), y(each.estimate.gain)) for each in expected]
-    frame.add(path("line gain", at))
-    frame.add(*(element("circle", class_="dot", cx=each[0], cy=each[1], r=2.6) for each in at))
+    frame.plot(path("line gain", at))
+    frame.plot(*(element("circle", class_="dot", cx=each[0], cy=each[1], r=2.6) for each in at))
 
 
 def _measured(frame: Frame, measured: Estimate, x: float, y: Scale) -> None:
     if measured.low is not None and measured.high is not None:
-        frame.add(whisker("live", x, y(measured.low), y(measured.high)))
-    frame.add(diamond("point", x, y(measured.gain)))
+        frame.plot(whisker("live", x, y(measured.low), y(measured.high)))
+    frame.plot(diamond("point", x, y(measured.gain)))
 
 
 def _table(findings: Findings) -> Markup:

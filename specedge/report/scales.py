@@ -16,7 +16,7 @@ _RATIOS = (
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Values low..high become pixels start..end; what lies outside is drawn at the edge."""
+    """Values low..high become pixels start..end, and what lies outside goes on beyond them."""
 
     low: float
     high: float
@@ -25,7 +25,6 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        value = min(max(value, self.low), self.high)
         if self.logarithmic:
             part = log(value / self.low) / log(self.high / self.low)
         else:

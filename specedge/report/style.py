@@ -47,7 +47,7 @@ table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-num
 caption{text-align:left;color:var(--dim);padding:6px 0}
 th,td{text-align:left;vertical-align:top;padding:6px 12px 6px 0;border-bottom:1px solid var(--rule);
 overflow-wrap:anywhere}
-.scroll th,.scroll td{overflow-wrap:normal}.scroll td{max-width:60ch}
+.numbers th,.numbers td{white-space:nowrap}.facts th{overflow-wrap:normal}.facts td{max-width:70ch}
 thead th{color:var(--dim);font-weight:600}tbody th{font-weight:600}
 .cards{width:100%}.cards td,.cards th{overflow-wrap:break-word}
 .cards td:last-child{min-width:24ch}
@@ -61,7 +61,7 @@ details{margin-top:12px}summary{cursor:pointer;color:var(--accent);font-size:.9r
 figure{margin:0;break-inside:avoid;max-width:600px}
 figcaption{font-size:.9rem;margin-bottom:4px;overflow-wrap:anywhere}
 .said{display:block;color:var(--dim);font-size:.84rem}
-svg{display:block;width:100%;height:auto;overflow:visible}
+figure>svg,.key>svg{display:block;width:100%;height:auto;overflow:visible}.cut{overflow:hidden}
 .key{max-width:470px;margin:6px 0 0}
 text{fill:var(--dim);font-size:11.5px;font-variant-numeric:tabular-nums}text.label{fill:var(--ink)}
 .rule{stroke:var(--rule)}.axis{stroke:var(--axis)}.line,.lead{fill:none;stroke-width:2}
@@ -77,19 +77,22 @@ text{fill:var(--dim);font-size:11.5px;font-variant-numeric:tabular-nums}text.lab
 footer{color:var(--dim);font-size:.85rem}footer p{max-width:none}
 code{font-family:ui-monospace,Consolas,"DejaVu Sans Mono",monospace;color:var(--ink)}
 SERIES
-@media(max-width:860px){
+@media screen and (max-width:860px){
 .cards thead{position:absolute;clip-path:inset(50%);height:1px;overflow:hidden}
 .cards,.cards tbody,.cards tr,.cards td,.cards th{display:block}
 .cards tr{border-bottom:1px solid var(--rule);padding:8px 0}.cards tr:last-child{border:0}
 .cards td,.cards th{border:0;padding:1px 0}
 .cards td::before{content:attr(data-label);display:inline-block;width:8.6em;color:var(--dim)}
 .ends{display:inline}.cards td:last-child::before{display:none}.cards td:last-child{margin-top:3px}}
-@media(max-width:560px){main{padding:18px 12px}section,.card{padding:16px 14px}h1{font-size:1.5rem}
+@media screen and (max-width:560px){
+main{padding:18px 12px}section,.card{padding:16px 14px}h1{font-size:1.5rem}
 .reason{font-size:1.12rem}.terms{grid-template-columns:1fr;gap:0}.terms dd{margin-bottom:8px}
 .tiles{grid-template-columns:1fr 1fr;gap:10px}.tiles div{padding:10px 12px}
 .tiles b{font-size:1.3rem}.wide text{font-size:13px}}
-@media print{:root{--page:#fff}body{font-size:11pt}main{padding:0;max-width:none}
-details{display:none}section,.card{break-inside:auto;border-color:#bbb}
+@media print{:root{--page:#fff;font-size:12.5px}body{font-size:1rem}main{padding:0;max-width:none}
+details{display:none}.wide{grid-template-columns:1fr 1fr}.narrow{grid-template-columns:1fr 1fr 1fr}
+p,.key{break-after:avoid}
+section,.card{padding:12px 14px;break-inside:auto;border-color:#bbb}
 h2,h3{break-after:avoid}tr,.card{break-inside:avoid}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace(

@@ -72,7 +72,7 @@ def doubts(curves: CostCurves, findings: Findings | None) -> tuple[str, ...]:
     if findings is None:
         said.append("Costs only: how drafts stand on texts was not measured, nothing is decided.")
     else:
-        said += _doubts(findings)
+        said += reservations(findings)
     if curves.passes < FEW_PASSES:
         said.append(
             f"Costs rest on {counted(curves.passes, 'repetition')}; {FEW_PASSES} tell noise from "
@@ -83,7 +83,8 @@ def doubts(curves: CostCurves, findings: Findings | None) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _doubts(findings: Findings) -> list[str]:
+def reservations(findings: Findings) -> tuple[str, ...]:
+    """The part of `doubts` that is about the findings."""
     said = []
     if not findings.complete:
         took = seconds(findings.seconds)
@@ -102,7 +103,7 @@ def _doubts(findings: Findings) -> list[str]:
         said.append(
             f"Not steady: at the end a plain step was {change} {way} than at the beginning."
         )
-    return said
+    return tuple(said)
 
 
 def _with_gain(finding: Finding) -> str:

@@ -61,8 +61,8 @@ def _chart(proposer: str, findings: list[Finding], places: int) -> Markup:
         for index, each in enumerate(findings)
     ]
     for each in series:
-        frame.add(drawn_line(each))
-        frame.add(*(marker(each.index, *at) for at in each.at))
+        frame.plot(drawn_line(each))
+        frame.plot(*(marker(each.index, *at) for at in each.at))
     frame.label_ends(series)
     return frame.svg()
 

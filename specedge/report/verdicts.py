@@ -85,7 +85,7 @@ def _row(finding: Finding) -> Markup:
 
 
 def _best_k(finding: Finding, best: Expected | None) -> str:
-    return str(finding.best_k) if finding.best_k else f"none, {best.k} is next" if best else "none"
+    return str(finding.best_k) if finding.best_k else f"none (K={best.k})" if best else "none"
 
 
 def _estimate(estimate: Estimate | None) -> Markup:

@@ -15,11 +15,11 @@ def write(path: Path, html: str) -> None:
     Raises:
         ProbeError: the path is a folder, its folder is missing, or it cannot be written.
     """
-    if path.is_dir():
-        raise ProbeError(f"report: {path}: expected a file, found a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise ProbeError(f"report: {path}: there is no folder {path.parent}; make it first")
     try:
+        if path.is_dir():
+            raise ProbeError(f"report: {path}: expected a file, found a folder; name a file in it")
+        if not path.parent.is_dir():
+            raise ProbeError(f"report: {path}: there is no folder {path.parent}; make it first")
         if path.exists() and not path.is_file():
             path.write_text(html, encoding="utf-8")
         else:
