@@ -10,24 +10,21 @@ concurrency     a second request while one runs gets BusyError, from any thread
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as AnySequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
-
-import numpy as np
 
 from specedge.bundle import Bundle
 from specedge.chat import Chat
 from specedge.contract import Ids
 from specedge.counters import Counters
+from specedge.encoding import Encoder, Prompt
 from specedge.engines.base import Engine, Slot
-from specedge.errors import BusyError, EngineError, OptionError, PromptError
+from specedge.errors import BusyError, EngineError, OptionError
 from specedge.generation import Generation, OnEnd, Sample
 from specedge.loop import decode
 from specedge.metrics import Metrics
@@ -38,12 +35,10 @@ from specedge.sampling.scratch import Scratch
 from specedge.sequence import Sequence
 from specedge.speculator import SpeculationState, Speculator
 from specedge.stream import TextStream
-from specedge.template import ChatTemplate, Message
+from specedge.template import ChatTemplate
 from specedge.tokenizer import Tokenizer
 
 _SEED_BITS = 53  # a drawn seed survives a JSON reader that knows only doubles
-
-Prompt = str | AnySequence[Message] | AnySequence[int] | Ids
 
 
 class Model:
@@ -78,7 +73,7 @@ class Model:
         self._slot: Slot | None = target.new_slot()
         self._context = self._slot.context
         self._scratch = Scratch()
-        self._template = _template(bundle, tokenizer)
+        self._encoder = Encoder.of(bundle, tokenizer)
         self._seq: Sequence | None = None
         self._starting = threading.RLock()  # one that Ctrl-C left locked still opens here
         self._running: weakref.ref[Generation] | None = None
@@ -90,7 +85,7 @@ class Model:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
+        return self._encoder.has_template
 
     @property
     def engine(self) -> str:
@@ -127,39 +122,12 @@ class Model:
         return Chat(self, system)
 
     def encode(self, prompt: Prompt) -> tuple[Ids, str]:
-        """Token ids of a prompt, int64 [n], and its text as `echo` gives it.
-
-        Raises:
-            PromptError: empty, malformed, not text, or an id outside the vocabulary.
-        """
-        if isinstance(prompt, str):
-            if not prompt:
-                raise PromptError("prompt: it is empty; expected some text")
-            return self._known(self.tokenizer.encode(prompt), "prompt"), prompt
-        if not isinstance(prompt, list | tuple | np.ndarray):
-            raise PromptError(
-                "prompt: expected text, a list of messages or token ids, "
-                f"found {type(prompt).__name__}"
-            )
-        if len(prompt) == 0:
-            raise PromptError("prompt: it is empty; expected text, messages or token ids")
-        if isinstance(prompt, np.ndarray) or isinstance(prompt[0], int | np.integer):
-            ids = self._checked_ids(prompt)
-            return ids, self.tokenizer.decode(ids)
-        text = self.require_template("messages").render(prompt)
-        if not text:
-            raise PromptError("messages: the chat template made an empty prompt of them")
-        ids = self.tokenizer.encode(text, add_special=False, where="messages")
-        return self._known(ids, "messages"), text
+        """As `Encoder.encode`."""
+        return self._encoder.encode(prompt)
 
     def require_template(self, what: str) -> ChatTemplate:
-        """The chat template, or PromptError that says `what` needs one."""
-        if self._template is None:
-            raise PromptError(
-                f"{what}: {self.bundle.manifest.name} has no chat template; "
-                "pass the prompt as a string"
-            )
-        return self._template
+        """As `Encoder.require_template`."""
+        return self._encoder.require_template(what)
 
     def start(
         self, prompt: Prompt, options: Mapping[str, Any], on_end: OnEnd | None = None
@@ -263,36 +231,6 @@ class Model:
             self._seq.resume(ids, max_tokens=budget, eos_ids=frozenset(eos_ids))
         return self._seq
 
-    def _checked_ids(self, prompt: AnySequence[Any] | Ids) -> Ids:
-        if not isinstance(prompt, np.ndarray):
-            for place, id_ in enumerate(prompt):
-                if isinstance(id_, bool) or not isinstance(id_, int | np.integer):
-                    raise PromptError(f"prompt[{place}]: expected a token id, found {id_!r:.60}")
-        ids = np.asarray(prompt)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise PromptError(
-                f"prompt: expected token ids as integers [n], found {ids.dtype} {list(ids.shape)}"
-            )
-        vocab = self.bundle.manifest.target.vocab
-        wrong = np.flatnonzero((ids < 0) | (ids >= vocab))
-        if len(wrong):
-            raise PromptError(
-                f"prompt: id {ids[wrong[0]]} at place {wrong[0]}; "
-                f"the vocabulary has ids 0..{vocab - 1}"
-            )
-        return ids.astype(np.int64)
-
-    def _known(self, ids: Ids, where: str) -> Ids:
-        """A tokenizer may have tokens that its model does not: PromptError names the first."""
-        vocab = self.bundle.manifest.target.vocab
-        if len(ids) and ids.max() >= vocab:
-            first = int(ids[ids >= vocab][0])
-            raise PromptError(
-                f"{where}: the model has no token {self.tokenizer.token(first)!r} (id {first}; it "
-                f"knows 0..{vocab - 1}); leave it out"
-            )
-        return ids
-
     def _stops(self, stops: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
         """Stop strings to look for in the text, and the ids of those that are a special token."""
         special = self.tokenizer.special_tokens()
@@ -335,21 +273,3 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<specedge.Model {self.bundle.manifest.name} ({self.engine})>"
-
-
-def _template(bundle: Bundle, tokenizer: Tokenizer) -> ChatTemplate | None:
-    source = bundle.chat_template
-    if source is None:
-        return None
-    spec = bundle.manifest.tokenizer
-    named = {
-        "bos_token": tokenizer.token(spec.bos_id),
-        "eos_token": tokenizer.token(spec.eos_ids[0] if spec.eos_ids else None),
-        "pad_token": tokenizer.token(spec.pad_id),
-    }
-    template = ChatTemplate(
-        source, {name: text for name, text in named.items() if text is not None}
-    )
-    with contextlib.suppress(PromptError):  # a broken one must not stop plain prompts
-        template.compile()
-    return template

@@ -1,8 +1,10 @@
-"""`specedge probe`: what calls cost on this machine."""
+"""`specedge probe`: what calls cost on this machine, how drafts stand, and what follows."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,14 +22,40 @@ class _Stages(Protocol):
     def advance(self, amount: int) -> None: ...
 
 
-@click.command(short_help="Measure what calls cost on this machine.")
+@click.command(short_help="Measure here whether speculation pays.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as one page that needs no network.",
+)
+@click.option(
+    "--prometheus",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the figures as Prometheus text; needs the extra [metrics].",
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Workloads of your own, one JSON object a line. [default: those built in]",
+)
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="NAME",
+    help="Try prompts of this workload class only; may be repeated.",
+)
 @click.option("--budget", type=float, default=60.0, metavar="S", help="Seconds for measuring.")
 @click.option("--again", is_flag=True, help="Measure even where there is a record.")
 @click.option("--threads", type=int, metavar="N", help="[default: every usable core]")
 @click.option("--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]")
 @click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs.")
+@click.option("--memory", metavar="SIZE", help="As in run: a draft that does not fit is left out.")
 @click.option(
     "--exact/--no-exact",
     default=True,
@@ -36,37 +64,29 @@ class _Stages(Protocol):
 def command(
     bundle: Path,
     as_json: bool,
+    html: Path | None,
+    prometheus: Path | None,
     budget: float,
-    again: bool,
-    threads: int | None,
-    context: int | None,
-    engine: str,
-    exact: bool,
+    **options: Any,
 ) -> None:
-    """Measure the milliseconds of a call of N new tokens, for target and draft of BUNDLE.
+    """Measure what calls of BUNDLE's target and draft cost, how drafts stand on prompts of several
+    classes, and decide from that where speculation pays.
 
-    This version measures costs only: it does not yet decide from them whether to speculate, and
-    no run reads them. A gain that it shows is the most that could be had, if every drafted token
-    were accepted.
-
-    The record is kept in BUNDLE/probes, or in the user's cache where that cannot be written. It is
-    shown again until the bundle, specedge, the engine, its settings or the machine change.
+    A run with the same settings uses the record, and keeps watching. The record lies in
+    BUNDLE/probes, or in the user's cache where that cannot be written. It is shown again until the
+    bundle, specedge, the engine, its settings or the machine change.
     """
-    from specedge.cli._probe_tables import FEW_PASSES, probe_tables
+    from specedge.cli._probe_tables import FEW_PASSES, decision_table, probe_tables, verdict_lines
     from specedge.cli._progress import reporting
     from specedge.probe.probing import probe
 
+    if prometheus is not None:
+        from specedge import prometheus as exporter
+
+        exporter.text()  # what is not installed shows before anything is measured
     with reporting() as progress:
-        probed = probe(
-            bundle,
-            engine=engine,
-            threads=threads,
-            context=context,
-            exact=exact,
-            budget_s=budget,
-            again=again,
-            report=_Percent(progress, f"measuring for at most {budget:g} s"),
-        )
+        stages = _Percent(progress, f"measuring for at most {budget:g} s")
+        probed = probe(bundle, budget_s=budget, report=stages, **options)
     for note in probed.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(_outcome(probed), err=True)
@@ -77,27 +97,45 @@ def command(
             "--again with a larger --budget, and let nothing else run",
             err=True,
         )
+    if html is not None:
+        from specedge.report import render, write
+
+        write(html, render(probed.record, title=probed.name, command=_command_line()))
+        click.echo(f"report: {html}", err=True)
+    if prometheus is not None:
+        exporter.write(exporter.probe_text(probed.record, probed.name), prometheus)
     if as_json:
         click.echo(json.dumps(_said(probed), ensure_ascii=False))
         return
     from specedge.cli._tables import print_tables
 
-    print_tables(probe_tables(probed.record.curves))
+    findings = probed.record.findings
+    tables = probe_tables(probed.record.curves)
+    if findings is not None:
+        tables.append(decision_table(findings))
+    print_tables(tables)
+    for line in verdict_lines(findings) if findings is not None else []:
+        click.echo(line)
+
+
+def _command_line() -> str:
+    return shlex.join(["specedge", *sys.argv[1:]])
 
 
 class _Percent:
-    """Turns shares of the budget into a stage of 100 units, begun when measuring begins."""
+    """Turns shares of a stage's time into 100 units, a stage begun when its first share comes."""
 
     def __init__(self, progress: _Stages, title: str) -> None:
         self._progress = progress
         self._title = title
-        self._shown: int | None = None
+        self._stage = ""
+        self._shown = 0
 
-    def __call__(self, share: float) -> None:
-        if self._shown is None:
-            self._progress.stage(self._title, 100, "%")
-            self._shown = 0
-        reached = int(100 * share)
+    def __call__(self, stage: str, share: float) -> None:
+        if stage != self._stage:
+            self._stage, self._shown = stage, 0
+            self._progress.stage(f"{self._title}: {stage}", 100, "%")
+        reached = max(self._shown, int(100 * share))
         self._progress.advance(reached - self._shown)
         self._shown = reached
 
@@ -110,10 +148,12 @@ def _outcome(probed: Probed) -> str:
     where = "not kept" if probed.path is None else str(probed.path)
     if not probed.measured:
         return f"stored on {record.created}: {where}; --again measures again"
-    curves = record.curves
+    curves, findings = record.curves, record.findings
     lead = "measured" if probed.reason == NO_RECORD else "measured again"
-    took = f"{curves.seconds:.1f} s, passes: {curves.passes}"
-    took += "" if curves.converged else ", as far as the budget went"
+    took = f"costs {curves.seconds:.1f} s, passes: {curves.passes}"
+    if findings is not None:
+        took += f"; drafts {findings.seconds:.1f} s"
+        took += "" if findings.complete else ", as far as the budget went"
     return f"{lead}: {probed.reason} ({took}); record: {where}"
 
 
@@ -124,7 +164,6 @@ def _said(probed: Probed) -> dict[str, Any]:
         "reason": probed.reason,
         "path": None if probed.path is None else str(probed.path),
         "notes": list(probed.notes),
-        "decision": None,  # costs only
         **probed.record.model_dump(mode="json"),
         "best_gains": [
             {

@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.bundle import Bundle
+from specedge.contract import Ids
+from specedge.encoding import Encoder
 from specedge.engines import registry
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, ProbeError
+from specedge.errors import EngineError, OptionError, ProbeError
 from specedge.loading import check_threads, checked_context, draft_rows
+from specedge.memory import checked_memory, fit
+from specedge.power import Meter, Watcher, open_meter, throttled_by_times
 from specedge.probe import fingerprint
+from specedge.probe.calibrating import Calibrated, calibrate
+from specedge.probe.curves import CostCurves
+from specedge.probe.findings import Energy, Findings, Steadiness
 from specedge.probe.measuring import Clock, Report, check_budget, measure
 from specedge.probe.record import Record, find, store
+from specedge.system_memory import available_bytes
+from specedge.tokenizer import Tokenizer
+from specedge.workloads import Workload, WorkloadPrompt, builtin, read
+
+COSTS_SHARE = 0.25  # of the budget, for the curves at most
+COSTS, DRAFTS = "what calls cost", "drafts on prompts"
+_IDLE_S = 0.5
+
+Stages = Callable[[str, float], None]
+"""Told (COSTS or DRAFTS, share of that stage's time that is used, 0..1)."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +43,10 @@ class Probed:
     Args:
         record: stored, or measured just now.
         path: where it lies; None when it could not be kept.
-        measured: just now.
+        measured: just now, in part at least.
         reason: why it was measured, in one line; empty when it was not.
         notes: what else a person should know.
+        name: of the bundle.
     """
 
     record: Record
@@ -36,6 +54,7 @@ class Probed:
     measured: bool
     reason: str
     notes: tuple[str, ...]
+    name: str = ""
 
 
 def probe(
@@ -45,37 +64,44 @@ def probe(
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
+    memory: str | int | None = None,
+    prompts: str | os.PathLike[str] | None = None,
+    classes: Sequence[str] = (),
     budget_s: float = 60.0,
     again: bool = False,
     clock: Clock = time.perf_counter,
-    report: Report | None = None,
+    report: Stages | None = None,
 ) -> Probed:
-    """The full cost curves of a bundle on this machine.
+    """Costs, calibration and decision for a bundle on this machine; kept for its runs.
 
     Args:
         path: the bundle's folder.
-        engine: as in `specedge.load`.
-        threads: as in `specedge.load`.
-        context: as in `specedge.load`.
-        exact: as in `specedge.load`.
-        budget_s: seconds for measuring; see `measure`.
+        engine, threads, context, exact, memory: as in `specedge.load`; a run with other ones has
+            another fingerprint, and a record of its own.
+        prompts: a file of workloads, see `specedge.workloads.read`; None: those built in.
+        classes: names of the workload classes to try; empty: all of them.
+        budget_s: seconds for measuring, COSTS_SHARE of it at most for costs.
         again: measure even where there is a record.
         clock: see `measure`.
-        report: see `measure`.
+        report: told how far it is.
 
     Raises:
         BundleError: see `Bundle.open`.
-        OptionError: an argument is out of range.
+        OptionError: an argument is out of range, or no class has such a name.
+        PromptError: the file of prompts cannot be used, or none of its prompts fits.
+        MemoryBudgetError: the target alone does not fit into `memory`.
         EngineError: an engine is missing, cannot load its graph or allocate its KV, or failed.
+        ProposerError: the draft model failed.
         ProbeError: the clock cannot be trusted.
     """
     check_budget(budget_s)
     bundle = Bundle.open(path)
     rows = checked_context(context, bundle.manifest)
     check_threads(threads)
+    workloads = _workloads(prompts, classes)
     notes: list[str] = []
     try:
-        with _engines(bundle, engine, threads, rows, exact, notes) as (target, draft):
+        with _engines(bundle, engine, threads, rows, exact, memory, notes) as (target, draft):
             parts = fingerprint.take(
                 bundle,
                 target,
@@ -85,39 +111,181 @@ def probe(
                 exact=exact,
             )
             found = find(bundle, parts)
-            if found.record is not None and not again:
-                return Probed(found.record, found.path, False, "", tuple(notes))
-            curves = measure(target, draft, budget_s=budget_s, clock=clock, report=report)
+            known = found.record
+            reason = found.reason or "asked for"
+            if known is not None and not again:
+                if known.findings is not None and _same_prompts(known.findings, workloads):
+                    return Probed(known, found.path, False, "", tuple(notes), bundle.manifest.name)
+                reason = "other prompts than before"
+            ran = _Run(bundle, target, draft, workloads, budget_s, clock, report)
+            curves = None if known is None or again else known.curves
+            record = Record.of(parts, *ran(curves, notes))
     except MemoryError as error:
         raise EngineError(
             f"{bundle.path}: not enough memory for {bundle.manifest.name} at a context of {rows}; "
             "choose a smaller context"
         ) from error
-    record = Record.of(parts, curves)
     try:
         kept: Path | None = store(bundle, record)
     except ProbeError as error:
         kept = None
         notes.append(str(error))
-    return Probed(record, kept, True, found.reason or "asked for", tuple(notes))
+    return Probed(record, kept, True, reason, tuple(notes), bundle.manifest.name)
+
+
+def _workloads(
+    prompts: str | os.PathLike[str] | None, classes: Sequence[str]
+) -> tuple[Workload, ...]:
+    found = builtin() if prompts is None else read(Path(prompts))
+    names = [workload.name for workload in found]
+    for name in classes:
+        if name not in names:
+            raise OptionError(f"class: no workload {name!r}; there are {', '.join(names)}")
+    return tuple(each for each in found if not classes or each.name in classes)
+
+
+def _same_prompts(findings: Findings, workloads: Sequence[Workload]) -> bool:
+    tried = {finding.workload for finding in findings.findings}
+    return findings.prompts_from == workloads[0].source and tried.issuperset(
+        workload.name for workload in workloads
+    )
+
+
+@dataclass
+class _Run:
+    """One measurement, watched all the while for what would spoil it."""
+
+    bundle: Bundle
+    target: Engine
+    draft: Engine | None
+    workloads: tuple[Workload, ...]
+    budget_s: float
+    clock: Clock
+    report: Stages | None
+
+    def __call__(self, curves: CostCurves | None, notes: list[str]) -> tuple[CostCurves, Findings]:
+        """Costs, unless they are known, then findings."""
+        on_gpu = getattr(self.target, "driver", None) is not None
+        meter = open_meter(on_gpu=on_gpu)
+        watcher = Watcher(on_gpu=on_gpu)
+        began = self.clock()
+        try:
+            idle_watts = None if meter is None else _watts(meter)
+            watcher.start()
+            if curves is None:
+                curves = measure(
+                    self.target,
+                    self.draft,
+                    budget_s=COSTS_SHARE * self.budget_s,
+                    clock=self.clock,
+                    report=self._told(COSTS, watcher),
+                )
+            left_s = max(1e-3, self.budget_s - (self.clock() - began))
+            found = self._calibrate(curves, left_s, meter, watcher)
+            seen = watcher.end()
+        finally:
+            if meter is not None:
+                meter.close()
+        notes += found.left_out
+        findings = found.findings
+        slower = throttled_by_times(
+            [(place, pair.plain_ms / max(1, pair.tokens)) for place, pair in enumerate(found.pairs)]
+        )
+        steadiness = Steadiness(
+            drift=findings.steadiness.drift,
+            throttled=(*seen.throttled, *([slower] if slower else [])),
+            clocks_mhz=seen.clocks_mhz,
+        )
+        energy = None
+        if meter is not None and found.plain_joules is not None:
+            energy = Energy(
+                source=meter.source,
+                idle_watts=idle_watts,
+                plain=found.plain_joules,
+                speculative=found.spec_joules,
+            )
+        return curves, findings.model_copy(update={"steadiness": steadiness, "energy": energy})
+
+    def _calibrate(
+        self, curves: CostCurves, budget_s: float, meter: Meter | None, watcher: Watcher
+    ) -> Calibrated:
+        manifest = self.bundle.manifest
+        speculation = manifest.speculation
+        where = str(self.bundle.path / "tokenizer.json")
+        tokenizer = Tokenizer(self.bundle.tokenizer_json, manifest.tokenizer, where=where)
+        encoder = Encoder.of(self.bundle, tokenizer)
+
+        def encode(prompt: WorkloadPrompt) -> Ids:
+            return encoder.encode(prompt.given(has_template=encoder.has_template))[0]
+
+        names = [name for name in speculation.proposers if name != "draft" or self.draft]
+        return calibrate(
+            self.target,
+            self.draft,
+            curves,
+            self.workloads,
+            encode,
+            proposers=names,
+            eos_ids=frozenset(manifest.tokenizer.eos_ids),
+            ngrams=(speculation.ngram_min, speculation.ngram_max),
+            margin=speculation.margin,
+            max_draft=manifest.target.max_verify - 1,
+            budget_s=budget_s,
+            clock=self.clock,
+            meter=meter,
+            report=self._told(DRAFTS, watcher),
+        )
+
+    def _told(self, stage: str, watcher: Watcher) -> Report:
+        def told(share: float) -> None:
+            watcher.check()
+            if self.report is not None:
+                self.report(stage, share)
+
+        return told
+
+
+def _watts(meter: Meter) -> float | None:
+    """Drawn while nothing runs."""
+    before = meter.joules()
+    time.sleep(_IDLE_S)
+    after = meter.joules()
+    return None if before is None or after is None else max(0.0, after - before) / _IDLE_S
 
 
 @contextmanager
 def _engines(
-    bundle: Bundle, name: str, threads: int | None, rows: int, exact: bool, notes: list[str]
+    bundle: Bundle,
+    name: str,
+    threads: int | None,
+    rows: int,
+    exact: bool,
+    memory: str | int | None,
+    notes: list[str],
 ) -> Iterator[tuple[Engine, Engine | None]]:
     """Target and draft as `specedge.load` opens them for a run that uses both."""
     manifest = bundle.manifest
+    names = manifest.speculation.proposers
+    fits = fit(
+        manifest,
+        rows,
+        budget=checked_memory(memory),
+        available=available_bytes(),
+        wants_draft="draft" in names,
+        lookups=any(each != "draft" for each in names),
+    )
+    if fits.note:
+        notes.append(fits.note)
     with ExitStack() as stack:
         draft: Engine | None = None
-        if manifest.draft is not None:
+        if manifest.draft is not None and fits.keeps_draft:
             try:
                 draft = registry.create(
                     name,
                     bundle.path,
                     manifest.draft,
                     threads=threads,
-                    context=min(rows, manifest.draft.context),
+                    context=draft_rows(manifest, rows),
                     exact=False,
                     takes_turns=True,
                 )

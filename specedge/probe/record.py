@@ -161,7 +161,8 @@ def _why_none(bundle: Bundle, fingerprint: Fingerprint) -> str:
     if not others:
         return NO_RECORD
     newest = max(others, key=lambda record: record.created)
-    return ", ".join(changed(newest.fingerprint, fingerprint))
+    different = ", ".join(changed(newest.fingerprint, fingerprint))
+    return different or "the newest record knows other parts of a fingerprint"
 
 
 def _stored(bundle: Bundle) -> Iterator[Path]:
