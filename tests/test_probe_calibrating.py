@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 from specedge.engines.fake import FakeEngine, Rule, agreeing, fake_spec, hashed
-from specedge.errors import EngineError, ProbeError
+from specedge.errors import EngineError, ProbeError, PromptError
+from specedge.probe.calibrating import Calibrated, calibrate
+from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.measuring import Watch
-from specedge.probe.pairs import STEPS, Rig
+from specedge.probe.pairs import STEPS, STEPS_MS, Rig
+from specedge.workloads import Workload, WorkloadPrompt
 
 VOCAB = 13
 EOS = VOCAB  # outside what rules say, unless a test says it
@@ -238,7 +241,9 @@ def test_a_plain_step_is_timed_at_the_same_rows_before_and_after():
         calls = len(bench.target.calls)
         assert rig.step_ms() == pytest.approx(first)
         assert {(call.width, call.n_cached) for call in bench.target.calls[calls:]} == {(1, 63)}
-        assert len(bench.target.calls) == calls + 1 + STEPS
+        timed = len(bench.target.calls) - calls - 1
+        assert timed >= STEPS
+        assert (timed - 1) * first < STEPS_MS <= timed * first
         rig.prefill(prompt_of(10))
         assert rig.plain().output.tolist() == wanted
     assert first == pytest.approx(target_ms(1, 63))
@@ -310,3 +315,343 @@ def test_a_clock_that_stands_still_or_goes_back_is_not_believed(step_s):
         rig.prefill(prompt_of(3))
         with pytest.raises(ProbeError, match="clock"):
             rig.plain()
+
+
+# The whole half of the probe
+
+
+def curves_of(bench: Bench) -> CostCurves:
+    """Exact: costs are straight lines over the past."""
+
+    def curve(role: str, cost: Cost, widths: range) -> Curve:
+        points = (
+            Point(width=n, past=past, count=1, ms=ms, low_ms=ms, high_ms=ms)
+            for n in widths
+            for past in (0, 64)
+            for ms in [cost(n, past)]
+        )
+        return Curve(role=role, width_step=1, points=tuple(points))  # type: ignore[arg-type]
+
+    return CostCurves(
+        plan="full",
+        target=curve("target", target_ms, range(1, 9)),
+        draft=None if bench.draft is None else curve("draft", draft_ms, range(1, 17)),
+        passes=1,
+        seconds=0.0,
+        converged=True,
+    )
+
+
+LOOPS, NOISE = 0, 1  # first token of the prompts of a class, which its text follows from
+_wild = hashed(VOCAB)
+
+
+def by_class(tokens: np.ndarray) -> int:
+    return REPEATING(tokens) if tokens[0] == LOOPS else _wild(tokens)
+
+
+def workload(name: str, kind: int, count: int = 12, length: int = 9) -> Workload:
+    prompts = []
+    for number in range(count):
+        ids = [kind, *prompt_of(length - 1, seed=100 * kind + number).tolist()]
+        prompts.append(WorkloadPrompt(None, " ".join(map(str, ids)), f"{name} {number}"))
+    return Workload(name, tuple(prompts), "built in")
+
+
+def encode(prompt: WorkloadPrompt) -> np.ndarray:
+    assert prompt.text is not None
+    return np.array([int(word) for word in prompt.text.split()])
+
+
+def calibrated(bench: Bench, *workloads: Workload, **given: object) -> Calibrated:
+    names = ("ngram",) if bench.draft is None else ("draft", "ngram")
+    options = {
+        "proposers": names,
+        "eos_ids": frozenset({bench.eos}),
+        "ngrams": (1, 4),
+        "margin": 1.03,
+        "max_draft": 7,
+        "budget_s": 600.0,
+        "tokens": bench.tokens,
+        "clock": bench.clock,
+    }
+    loaded = workloads or (workload("loops", LOOPS), workload("noise", NOISE))
+    curves = given.pop("curves", None) or curves_of(bench)
+    return calibrate(bench.target, bench.draft, curves, loaded, encode, **options | given)  # type: ignore[arg-type]
+
+
+def both(share: float = 0.8, **given: object) -> Bench:
+    return Bench(rule=by_class, draft_rule=agreeing(by_class, share, VOCAB), **given)  # type: ignore[arg-type]
+
+
+def verdicts(found: Calibrated) -> dict[tuple[str, str], str]:
+    return {(each.workload, each.proposer): each.verdict for each in found.findings.findings}
+
+
+def test_what_pays_is_told_from_what_does_not_by_class_and_proposer():
+    bench = both(0.9)
+    found = calibrated(bench)
+    assert verdicts(found) == {
+        ("loops", "draft"): "pays",
+        ("loops", "ngram"): "pays",
+        ("noise", "draft"): "pays",
+        ("noise", "ngram"): "does not pay",
+    }
+    assert found.findings.proposers == ("draft", "ngram")
+    assert found.findings.complete
+    assert found.findings.steadiness.drift == pytest.approx(1.0)
+    assert (bench.target.open_slots, bench.draft.open_slots) == (0, 0)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.9, 1.0])
+def test_pairs_measure_what_the_replay_expects_where_the_curves_are_true(share):
+    found = calibrated(both(share))
+    measured = [each for each in found.findings.findings if each.measured is not None]
+    assert len(measured) >= 2
+    for each in measured:
+        assert each.best is not None
+        assert each.measured.prompts == each.best.estimate.prompts == 12
+        assert each.measured.gain == pytest.approx(each.best.estimate.gain)
+
+
+def test_live_texts_are_compared_with_the_plain_ones_and_counted():
+    found = calibrated(both())
+    assert found.findings.texts_compared == len(found.pairs) >= 24
+    assert found.findings.texts_equal == found.findings.texts_compared
+
+
+def test_a_live_text_that_differs_is_counted_and_its_time_scaled_to_as_many_tokens():
+    bench = both(1.0)
+    inner = bench.target.forward
+
+    def forward(slot, tokens, n_cached, rows):
+        scored = inner(slot, tokens, n_cached, rows)
+        if rows > 1:  # a verification: now and then a near-tie falls otherwise, and ends the text
+            scored.greedy_ids[n_cached % 7 == 0 :] = EOS
+        return scored
+
+    bench.target.forward = forward  # type: ignore[method-assign]
+    found = calibrated(bench)
+    assert found.findings.texts_equal < found.findings.texts_compared
+    assert {pair.tokens for pair in found.pairs} == {19}
+    assert all(pair.plain_ms > 19 * 10.0 for pair in found.pairs)
+
+
+class Spy:
+    """Writes down what a rig is asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        for name in ("prefill", "plain", "speculative", "agreement"):
+            real = getattr(Rig, name)
+
+            def spied(rig, *given, name=name, real=real):
+                self.asked.append(given[0] if name == "speculative" else name)
+                return real(rig, *given)
+
+            monkeypatch.setattr(Rig, name, spied)
+
+    def visits(self) -> list[list[str]]:
+        """What was run of each prompt, in order."""
+        found: list[list[str]] = []
+        for asked in self.asked:
+            if asked == "prefill":
+                found.append([])
+            elif asked != "agreement":
+                found[-1].append(asked)
+        return found
+
+
+def test_pairs_begin_with_either_run_in_turn(monkeypatch):
+    spy = Spy(monkeypatch)
+    calibrated(Bench(rule=by_class), workload("loops", LOOPS, 15))
+    visits = spy.visits()
+    assert visits[:4] == [["plain"]] * 4
+    assert visits[4:] == [["plain", "ngram"], ["ngram", "plain"]] * 6
+
+
+def test_classes_take_turns_and_surveyed_prompts_come_again_at_the_end():
+    found = calibrated(Bench(rule=REPEATING), workload("a", LOOPS), workload("b", NOISE))
+    order = [(pair.workload, pair.prompt) for pair in found.pairs]
+    numbers = [*range(4, 12), *range(4)]
+    assert order == [(name, number) for number in numbers for name in "ab"]
+
+
+def test_the_second_proposer_waits_until_every_class_is_through_with_its_first():
+    found = calibrated(both(0.95), workload("a", LOOPS), workload("b", LOOPS, length=12))
+    firsts = {name: next(p.proposer for p in found.pairs if p.workload == name) for name in "ab"}
+    first = [pair.proposer == firsts[pair.workload] for pair in found.pairs]
+    assert first == sorted(first, reverse=True)
+    assert not all(first)
+
+
+def test_the_more_promising_proposer_is_checked_first():
+    found = calibrated(both(1.0), workload("noise", NOISE), proposers=("ngram", "draft"))
+    assert {pair.proposer for pair in found.pairs} == {"draft"}
+    lame = calibrated(both(0.3), workload("loops", LOOPS), proposers=("draft", "ngram"))
+    assert lame.pairs[0].proposer == "ngram"
+
+
+def test_who_has_no_chance_is_ruled_out_without_a_live_run(monkeypatch):
+    spy = Spy(monkeypatch)
+    found = calibrated(both(0.0), workload("noise", NOISE, 20))
+    assert set(verdicts(found).values()) == {"does not pay"}
+    assert found.findings.proposers == ()
+    assert found.pairs == ()
+    assert spy.visits() == [["plain"]] * 12
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "looks"), [(12, 12, 1), (17, 12, 1), (18, 18, 2), (23, 18, 2), (40, 24, 3)]
+)
+def test_an_open_check_is_looked_at_as_often_as_prompts_allow(count, pairs, looks):
+    # Some runs are slow, whichever they are: the interval is wide and stays open.
+    bench = Bench(rule=by_class)
+    curves = curves_of(bench)
+    slow, dice = 1.0, np.random.default_rng(7)
+
+    def wild(width: int, past: int) -> float:
+        nonlocal slow
+        slow = 1 + 40 * dice.random() ** 4 if past == 8 else slow  # a run begins
+        return target_ms(width, past) * slow
+
+    bench.target._cost = wild
+    found = calibrated(bench, workload("loops", LOOPS, count), curves=curves)
+    (finding,) = found.findings.findings
+    assert len(found.pairs) == pairs
+    assert (finding.measured.prompts, finding.measured.looks) == (pairs, looks)
+    assert finding.verdict == "open"
+
+
+def test_a_check_ends_at_the_first_look_that_decides():
+    found = calibrated(Bench(rule=by_class), workload("loops", LOOPS, 40))
+    (finding,) = found.findings.findings
+    assert len(found.pairs) == 12
+    assert (finding.measured.looks, finding.verdict) == (1, "pays")
+
+
+@pytest.mark.parametrize("budget_s", [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0])
+def test_the_budget_is_kept_and_what_there_is_by_then_is_kept_too(budget_s):
+    whole = calibrated(both()).findings.seconds
+    told: list[float] = []
+    found = calibrated(both(), budget_s=budget_s, report=told.append).findings
+    assert found.seconds <= max(budget_s, 0.5)  # T(1) is taken twice whatever the budget
+    assert found.complete == (found.seconds == pytest.approx(whole))
+    assert found.complete or found.seconds > budget_s - 1.0
+    assert told == sorted(told)
+    assert all(0 < share <= 1 for share in told)
+    known = {name: 0 for name in ("loops", "noise")}
+    known |= {each.workload: each.tokens // 19 for each in found.findings}
+    if max(known.values()) <= 8:
+        assert max(known.values()) - min(known.values()) <= 1
+    if max(known.values()) < 12:
+        assert {each.verdict for each in found.findings} <= {"open"}
+        assert set(found.proposers) == {"draft", "ngram"}
+
+
+@pytest.mark.parametrize("call", [0, 5, 30, 100, 400, 700])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), EngineError("broken")], ids=["^C", "engine"]
+)
+def test_an_interrupt_or_a_failing_engine_leaves_both_engines_usable(error, call):
+    bench = both(faults={call: error})
+    with pytest.raises(type(error)):
+        calibrated(bench)
+    assert (bench.target.open_slots, bench.draft.open_slots) == (0, 0)
+    assert calibrated(bench).findings.complete
+
+
+def test_texts_that_end_at_once_leave_everything_open():
+    bench = Bench(rule=lambda tokens: EOS, draft_rule=REPEATING)
+    found = calibrated(bench, workload("short", LOOPS))
+    assert set(verdicts(found).values()) == {"open"}
+    assert (found.pairs, found.findings.complete) == ((), True)
+    assert found.findings.findings[0].tokens == 0
+
+
+def test_some_texts_that_end_at_once_are_no_pairs():
+    def rule(tokens: np.ndarray) -> int:
+        return EOS if tokens[1] % 3 == 0 else REPEATING(tokens)
+
+    found = calibrated(Bench(rule=rule), workload("loops", LOOPS, 20))
+    short = [i for i in range(20) if prompt_of(8, seed=i)[0] % 3 == 0]
+    assert short
+    assert not {pair.prompt for pair in found.pairs} & set(short)
+    assert len({pair.prompt for pair in found.pairs}) == len(found.pairs)
+
+
+@pytest.mark.parametrize("length", [1, 2, 55, 62, 63])
+def test_prompts_of_one_token_and_prompts_that_nearly_fill_the_context_are_run(length):
+    one = workload("loops", LOOPS, 3, length=length)
+    found = calibrated(both(0.9), one)
+    assert found.findings.complete
+    assert found.left_out == ()
+    assert {each.tokens for each in found.findings.findings} == {3 * (min(20, 65 - length) - 1)}
+    assert found.findings.texts_equal == found.findings.texts_compared
+
+
+def test_a_prompt_without_room_for_an_answer_is_left_out_and_named():
+    long = workload("long", NOISE, 2, length=64)
+    found = calibrated(both(), workload("loops", LOOPS), long)
+    assert len(found.left_out) == 2
+    assert "long 0" in found.left_out[0]
+    assert {each.workload for each in found.findings.findings} == {"loops"}
+    with pytest.raises(PromptError, match="long 0"):
+        calibrated(both(), long)
+
+
+def test_a_class_of_one_prompt_is_measured_once_and_stays_open():
+    found = calibrated(Bench(rule=by_class), workload("loops", LOOPS, 1))
+    (finding,) = found.findings.findings
+    assert (finding.verdict, finding.measured.prompts, finding.measured.low) == ("open", 1, None)
+    assert [pair.prompt for pair in found.pairs] == [0]
+
+
+@pytest.mark.parametrize("max_draft", [1, 2, 5, 99])
+def test_no_draft_is_longer_than_asked_for_or_than_the_curves_know(max_draft):
+    bench = both(1.0)
+    found = calibrated(bench, max_draft=max_draft)
+    assert max(call.rows for call in bench.target.calls) <= min(max_draft, 7) + 1
+    assert {pair.k for pair in found.pairs} <= set(range(1, min(max_draft, 7) + 1))
+    assert found.pairs
+
+
+def test_where_no_draft_is_allowed_nothing_is_run():
+    bench = both(1.0)
+    found = calibrated(bench, max_draft=0)
+    assert found.findings.complete
+    assert found.findings.findings == ()
+    assert {call.width for call in bench.target.calls} == {1}
+
+
+def test_a_clock_that_goes_back_is_a_probe_error_and_slots_are_given_back():
+    bench = both()
+    ticks = 0
+
+    def clock() -> float:
+        nonlocal ticks
+        ticks += 1
+        return bench.clock.now - (50.0 if ticks > 60 else 0.0)
+
+    with pytest.raises(ProbeError, match="went back"):
+        calibrated(bench, clock=clock)
+    assert (bench.target.open_slots, bench.draft.open_slots) == (0, 0)
+
+
+def test_a_machine_that_slows_down_is_seen():
+    bench = Bench(rule=by_class)
+    curves_first = curves_of(bench)
+    bench.target._cost = lambda n, past: target_ms(n, past) * (1.5 if bench.clock.now > 102 else 1)
+    assert curves_first.target.cost_ms(1, 0) == 10.0
+    assert calibrated(bench).findings.steadiness.drift == pytest.approx(1.5)
+
+
+def test_energy_of_a_token_is_told_for_both_ways_of_decoding():
+    bench = both(1.0)
+    found = calibrated(bench, workload("noise", NOISE), meter=bench.clock)
+    plain_ms = sum(pair.plain_ms for pair in found.pairs) / sum(pair.tokens for pair in found.pairs)
+    spec_ms = sum(pair.spec_ms for pair in found.pairs) / sum(pair.tokens for pair in found.pairs)
+    assert found.plain_joules == pytest.approx(plain_ms / 1e3 * 10, rel=0.01)
+    assert found.spec_joules == pytest.approx(spec_ms / 1e3 * 10)
+    unmetered = calibrated(both(1.0))
+    assert (unmetered.plain_joules, unmetered.spec_joules) == (None, None)
