@@ -29,8 +29,9 @@ REPEATS = 4  # of each width; the first makes its buffers, and a median of four 
 LEAST_LEFT = 32  # tokens that the request may still commit, for a wide round to be worth it
 LEAST_LEFT_DRAFT = 64  # the same for feeding a draft model
 DRAFT_ROUNDS = 6
+MOST_DRAFT_ROUNDS = 24  # with those whose time cannot be true
 LONGEST_FEED_MS = 4000.0  # of a draft's backlog, by the target's costs and the models' sizes
-JUDGED = 16  # tokens of the text that the draft is judged by
+JUDGED = 16  # tokens of the output that the draft is judged by
 SLOW_FIRST = 2  # plain rounds that are not counted
 
 _FILLED = (4, 8, 16, 32, 64)  # widths of a draft's calls between two that were timed
@@ -46,6 +47,7 @@ class Startup:
         longest: int,
         draft: Engine | None = None,
         *,
+        known: Curve | None = None,
         seed: int = 0,
     ) -> None:
         """
@@ -54,6 +56,7 @@ class Startup:
             context: T, rows of its slot.
             longest: largest K that will be asked for.
             draft: the draft model's engine, or None.
+            known: the target's calls, from an earlier run: only the draft's are left to time.
         """
         widest = min(longest + 1, target.spec.max_verify, context)
         self._widths = target_widths("startup", widest, target.width_step)
@@ -62,7 +65,7 @@ class Startup:
         self._size_ratio = (
             0.0 if draft is None else draft.spec.weight_bytes / max(1, target.spec.weight_bytes)
         )
-        self._todo = [width for width in self._widths if width > 1] * REPEATS
+        self._todo = [width for width in self._widths if width > 1] * REPEATS if not known else []
         random.Random(seed).shuffle(self._todo)
         self._total = len(self._todo)
         self._ms: dict[int, list[float]] = {width: [] for width in self._widths}
@@ -70,10 +73,12 @@ class Startup:
         self._width = 1  # of the current round
         self._plain_next = True
         self._skipped = 0
-        self._target: Curve | None = None
+        self._untrue = 0  # wide calls whose time could not be
+        self._target: Curve | None = known
         self._reading = 0  # tokens that the draft model reads in the current round
         self._read: tuple[int, float] | None = None  # tokens, ms
         self._drafted_after = 0  # the backlog of the current round's draft
+        self._draft_rounds = 0
         self._drafts: dict[int, list[float]] = {1: [], 2: []}  # by backlog
         self._right = self._judged = 0
         self._spent_ms = 0.0
@@ -126,22 +131,25 @@ class Startup:
             return self._wide(past, limit, left, offered, seq)
         if self.done or not isinstance(drafter, DraftModelProposer) or backlog is None:
             return None
-        if self._read is None:
-            enough = left >= LEAST_LEFT_DRAFT and backlog > JUDGED
+        if self._read is None or backlog > JUDGED:  # a new prompt is read anew, and as one call
+            enough = left >= LEAST_LEFT_DRAFT and min(backlog - 1, seq.n_generated) >= JUDGED
             if not enough or self._feed_ms(backlog) > LONGEST_FEED_MS:
                 return None
             outcomes = drafter.agreement(seq, min(JUDGED, drafter.engine.spec.max_verify))
             self._right, self._judged = sum(outcomes), len(outcomes)
             self._reading = backlog - 1
             return NO_DRAFT, Choice(None, 0, "measure", 0.0, True, past)
-        self._drafted_after = backlog
+        if self._draft_rounds == MOST_DRAFT_ROUNDS:
+            return None
+        self._draft_rounds += 1
+        self._reading, self._drafted_after = 0, backlog
         return drafter.propose(seq, 1), Choice(drafter.name, 1, "measure", 0.0, True, past)
 
     def _wide(
         self, past: int, limit: int, left: int, offered: Mapping[str, Draft], seq: Sequence
     ) -> tuple[Draft, Choice] | None:
         self._width = 1
-        plain = self._plain_next or left < LEAST_LEFT
+        plain = self._plain_next or left < LEAST_LEFT or self._untrue > self._total
         self._plain_next = not self._plain_next
         fits = next((width for width in self._todo if width - 1 <= limit), None)
         if plain or fits is None:
@@ -161,13 +169,14 @@ class Startup:
         call_ms = round_ms - draft_ms
         self._spent_ms += max(0.0, round_ms)
         if not 0 <= draft_ms < round_ms < float("inf"):
+            self._untrue += self._width > 1
             return
         if self._target is None:
             self._observe_target(call_ms)
         elif self._reading:
             self._read, self._reading = (self._reading, draft_ms), 0
-        elif drafted and draft_ms > 0:
-            self._drafts[min(2, self._drafted_after)].append(draft_ms)
+        elif drafted and draft_ms > 0 and self._drafted_after <= 2:
+            self._drafts[self._drafted_after].append(draft_ms)
             self._judged += 1
             self._right += accepted
             self.fresh = self.done
@@ -177,9 +186,9 @@ class Startup:
             self._skipped += 1
             if self._skipped > SLOW_FIRST:
                 self._ms[1].append(call_ms)
-            return
-        self._ms[self._width].append(call_ms)
-        self._todo.remove(self._width)  # the first such, as `_wide` took it
+        else:
+            self._ms[self._width].append(call_ms)
+            self._todo.remove(self._width)  # the first such, as `_wide` took it
         if not self._todo and self._ms[1]:
             past = round(statistics.mean(self._pasts))
             points = tuple(Point.of(width, past, times) for width, times in self._ms.items())
@@ -188,8 +197,8 @@ class Startup:
 
     def _feed_ms(self, backlog: int) -> float:
         assert self._target is not None
-        widest = self._widths[-1]
-        return backlog / widest * self._target.points[-1].ms * self._size_ratio
+        widest = self._target.widths[-1]
+        return backlog / widest * self._target.cost_ms(widest, 0) * self._size_ratio
 
     def take(self) -> CostCurves:
         """What is known now, once a stage has ended."""
