@@ -87,6 +87,7 @@ class Knowledge:
             startup = Startup(target, context, longest, draft)
             costs = None
         whole = longest + 1 >= min(target.spec.max_verify, context)
+        whole = whole and (draft is not None or self.bundle.manifest.draft is None)
         return Adaptive(
             candidates(self.findings, names),
             longest,

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from specedge.bundle import Bundle
 from specedge.contract import Manifest
 from specedge.controller import Chooser, Controller
-from specedge.engines import registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError
 from specedge.knowledge import Knowledge
 from specedge.memory import checked_memory, fit
 from specedge.model import Model
-from specedge.probe import fingerprint
+from specedge.opening import Opener
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
 from specedge.speculator import Mode, Speculator
 from specedge.system_memory import available_bytes
@@ -98,17 +97,10 @@ def load(
     notes = [fits.note] if fits.note else []
     if drafts and "draft" in names and manifest.draft is None:
         notes.append("no draft model in the bundle")
+    opener = Opener(bundle, engine, threads, rows, exact)
     opened: list[Engine] = []
     try:
-        target = registry.create(
-            engine,
-            bundle.path,
-            manifest.target,
-            threads=threads,
-            context=rows,
-            exact=exact,
-            takes_turns=fits.keeps_draft,
-        )
+        target = opener.target(takes_turns=fits.keeps_draft)
         opened.append(target)
         if target.width_noise and mode != "off":
             notes.append(
@@ -117,26 +109,22 @@ def load(
             )
         knowledge = None
         if mode == "auto" and length:
-            knowledge = Knowledge.of(
-                bundle,
-                fingerprint.take(
-                    bundle,
-                    target,
-                    context=rows,
-                    draft_context=draft_rows(manifest, rows) if fits.keeps_draft else None,
-                    threads=threads,
-                    exact=exact,
-                ),
-            )
+            # a probe knows the draft, whether or not this run asks for it
+            parts = opener.fingerprint(target, with_draft=fits.keeps_draft or "draft" not in names)
+            knowledge = Knowledge.of(bundle, parts)
             notes += knowledge.notes
             names = knowledge.allowed(names)
+            if fits.keeps_draft and "draft" not in names:
+                opened.pop().close()
+                target = opener.target(takes_turns=False)
+                opened.append(target)
         chosen: list[Proposer] = []
         draft: Engine | None = None
         for name in names:
             if name == "ngram":
                 chosen.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
             elif fits.keeps_draft:  # one that would never run is not worth its memory
-                draft = _draft(engine, bundle, threads, rows, mode, notes)
+                draft = _draft(opener, mode, notes)
                 if draft is not None:
                     opened.append(draft)
                     chosen.append(DraftModelProposer(draft))
@@ -163,38 +151,17 @@ def load(
         raise
 
 
-def _draft(
-    engine: str, bundle: Bundle, threads: int | None, rows: int, mode: Mode, notes: list[str]
-) -> Engine | None:
+def _draft(opener: Opener, mode: Mode, notes: list[str]) -> Engine | None:
     """The draft's engine; None, with a note, when it cannot be had and nobody insists."""
-    spec = bundle.manifest.draft
-    assert spec is not None, "asked to open a draft that is not there"
-    try:
-        # a draft is a guess, whichever kernel made it: the narrow one is cheaper
-        return registry.create(
-            engine,
-            bundle.path,
-            spec,
-            threads=threads,
-            context=draft_rows(bundle.manifest, rows),
-            exact=False,
-            takes_turns=True,
+    draft = opener.draft()
+    if not isinstance(draft, str):
+        return draft
+    if mode == "on":
+        raise EngineError(
+            f'the draft model cannot be loaded: {draft}; use speculation "auto" to go on without it'
         )
-    except (EngineError, MemoryError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        if mode == "on":
-            raise EngineError(
-                f'the draft model cannot be loaded: {why}; use speculation "auto" to go on '
-                "without it"
-            ) from error
-        notes.append(f"the draft model was left out: {why}")
-        return None
-
-
-def draft_rows(manifest: Manifest, rows: int) -> int:
-    """Of the draft's KV, beside `rows` of the target's."""
-    assert manifest.draft is not None, "there is no draft model"
-    return min(rows, manifest.draft.context)
+    notes.append(f"the draft model was left out: {draft}")
+    return None
 
 
 def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:

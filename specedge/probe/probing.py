@@ -12,13 +12,12 @@ from pathlib import Path
 from specedge.bundle import Bundle
 from specedge.contract import Ids
 from specedge.encoding import Encoder
-from specedge.engines import registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, ProbeError
-from specedge.loading import check_threads, checked_context, draft_rows
+from specedge.loading import check_threads, checked_context
 from specedge.memory import checked_memory, fit
+from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
-from specedge.probe import fingerprint
 from specedge.probe.calibrating import Calibrated, calibrate
 from specedge.probe.curves import CostCurves
 from specedge.probe.findings import Energy, Findings, Steadiness
@@ -99,17 +98,11 @@ def probe(
     rows = checked_context(context, bundle.manifest)
     check_threads(threads)
     workloads = _workloads(prompts, classes)
+    opener = Opener(bundle, engine, threads, rows, exact)
     notes: list[str] = []
     try:
-        with _engines(bundle, engine, threads, rows, exact, memory, notes) as (target, draft):
-            parts = fingerprint.take(
-                bundle,
-                target,
-                context=rows,
-                draft_context=None if draft is None else draft_rows(bundle.manifest, rows),
-                threads=threads,
-                exact=exact,
-            )
+        with _engines(opener, memory, notes) as (target, draft):
+            parts = opener.fingerprint(target, with_draft=draft is not None)
             found = find(bundle, parts)
             known = found.record
             reason = found.reason or "asked for"
@@ -255,20 +248,14 @@ def _watts(meter: Meter) -> float | None:
 
 @contextmanager
 def _engines(
-    bundle: Bundle,
-    name: str,
-    threads: int | None,
-    rows: int,
-    exact: bool,
-    memory: str | int | None,
-    notes: list[str],
+    opener: Opener, memory: str | int | None, notes: list[str]
 ) -> Iterator[tuple[Engine, Engine | None]]:
     """Target and draft as `specedge.load` opens them for a run that uses both."""
-    manifest = bundle.manifest
+    manifest = opener.bundle.manifest
     names = manifest.speculation.proposers
     fits = fit(
         manifest,
-        rows,
+        opener.context,
         budget=checked_memory(memory),
         available=available_bytes(),
         wants_draft="draft" in names,
@@ -278,29 +265,13 @@ def _engines(
         notes.append(fits.note)
     with ExitStack() as stack:
         draft: Engine | None = None
-        if manifest.draft is not None and fits.keeps_draft:
-            try:
-                draft = registry.create(
-                    name,
-                    bundle.path,
-                    manifest.draft,
-                    threads=threads,
-                    context=draft_rows(manifest, rows),
-                    exact=False,
-                    takes_turns=True,
-                )
+        if fits.keeps_draft:
+            found = opener.draft()
+            if isinstance(found, str):
+                notes.append(f"the draft model was left out: {found}")
+            else:
+                draft = found
                 stack.callback(draft.close)
-            except (EngineError, MemoryError) as error:
-                why = " ".join(str(error).split()) or type(error).__name__
-                notes.append(f"the draft model was left out: {why}")
-        target = registry.create(
-            name,
-            bundle.path,
-            manifest.target,
-            threads=threads,
-            context=rows,
-            exact=exact,
-            takes_turns=draft is not None,
-        )
+        target = opener.target(takes_turns=draft is not None)
         stack.callback(target.close)
         yield target, draft
