@@ -150,7 +150,7 @@ def test_one_k_that_might_pay_keeps_a_proposer_in():
 
 
 def test_a_best_k_that_gains_the_margin_is_ruled_out_less_often_than_its_tail():
-    """200 probes: a rate of 0.05 gives 19 or fewer in 99.6 of 100 cases, one of 0.15 in 1."""
+    """Of 200: a rate of 0.05 gives 19 or fewer in 99.7 of 100 cases, 0.16 in less than 1."""
     truth = calibration("chat", "draft", 0.55, n=1500, seed=1, max_draft=4)
     margin = max(each.estimate.gain for each in find(CURVES, truth, MARGIN).expected)
     wrong = 0

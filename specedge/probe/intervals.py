@@ -30,8 +30,6 @@ MIN_PROMPTS = 12
 RESAMPLES = 2000
 # A resample that misses the only prompts that differ has hardly a standard error of its own.
 LEAST_ERROR = 0.25  # of the sample's own standard error
-# A factor of e^10 either way says nothing, and exp may overflow beyond it.
-_FARTHEST = 10.0
 _AGREE = 1e-9  # what is closer, on the scale of a mean, differs by rounding
 
 Floats = NDArray[np.float64]
@@ -64,7 +62,7 @@ def ratio_interval(
 
     Returns:
         An estimate without ends under `MIN_PROMPTS` prompts. Where all prompts agree exactly, both
-        ends are the gain.
+        ends are the gain; they never lie outside what single prompts gained.
 
     Raises:
         ShapeError: lengths differ, a time is not above 0, or a count or the level is impossible.
@@ -89,15 +87,12 @@ def ratio_interval(
     if n < MIN_PROMPTS:
         return Estimate(gain=gain, prompts=n, looks=looks)
     tail = (1 - level) / planned_looks / 2
-    low, high = _reach(plain / plain.mean(), spec / spec.mean(), m, tail, resamples, seed)
-    centre = log(gain)
-    return Estimate(
-        gain=gain,
-        low=exp(centre - min(low, _FARTHEST)),
-        high=exp(centre + min(high, _FARTHEST)),
-        prompts=n,
-        looks=looks,
-    )
+    below, above = _reach(plain / plain.mean(), spec / spec.mean(), m, tail, resamples, seed)
+    each = plain / spec
+    # A later ratio of sums is hardly beyond every single prompt's of now.
+    low = max(log(gain) - below, min(log(gain), log(each.min())))
+    high = min(log(gain) + above, max(log(gain), log(each.max())))
+    return Estimate(gain=gain, low=exp(low), high=exp(high), prompts=n, looks=looks)
 
 
 def _reach(
