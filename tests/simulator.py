@@ -157,6 +157,22 @@ class Fixed:
 
     def observe(self, *args: object) -> None: ...
 
+    def hear(self, *args: object) -> None: ...
+
+
+@dataclass
+class Shadow:
+    """A draft that was not used: one at a time, till it breaks or all of it stood."""
+
+    began: int
+    match: int
+    drafted: int
+    stood: int = 0
+
+    @property
+    def ends(self) -> int:
+        return self.began + min(self.stood + 1, self.drafted)
+
 
 def simulate(world: World, policy: Policy | Fixed) -> Trace:
     """Run a world of `world.tokens` tokens; chance depends on the seed, not on the policy's past.
@@ -169,6 +185,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
     now, context = 0, world.prompt + world.output
     while now < world.tokens:
         n, fed, left = world.prompt + 1, 0, min(world.output, world.tokens - now)
+        shadow: Shadow | None = None
         while left > 0:
             dice = Random(world.seed * 1_000_003 + now)
             spell = Random(world.seed * 1_000_003 + now // world.spell) if world.spell > 1 else dice
@@ -209,10 +226,16 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             trace.ms += ms
             trace.plain_ms += plain_ms
             policy.observe(choice, accepted, committed, ms, draft_ms)
-            unused = match is not None and choice.proposer != "ngram" and left > 8
-            if world.shadow and unused and isinstance(policy, Policy):
-                policy.hear("ngram", match or 0, 4, stood(world.lookup, now, 4, rolls))
+            if choice.proposer == "ngram":
+                shadow = None
+            elif shadow is None and match is not None:
+                shadow = Shadow(now, match, world.max_draft)
+                shadow.stood = stood(world.lookup, now, world.max_draft, rolls)
             n, now, left = n + committed, now + committed, left - committed
+            if shadow is not None and now >= shadow.ends:
+                if world.shadow:
+                    policy.hear("ngram", shadow.match, shadow.drafted, shadow.stood)
+                shadow = None
     return trace
 
 

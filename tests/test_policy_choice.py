@@ -58,7 +58,7 @@ def test_the_reason_for_off_names_cost_acceptance_and_the_best_that_there_was():
 def test_a_lookup_without_a_match_leaves_the_round_to_the_draft():
     chooser = policy(lookup=Prior((0.99,) * 15, 64, measured=True), draft=GOOD)
     assert choose(chooser, match=6).proposer == "ngram"
-    chosen = [choose(chooser, match=None).proposer for _ in range(8)]
+    chosen = [choose(chooser, match=None).proposer for _ in range(60)]
     assert chosen[-1] == "draft", "once matches are known to be rare"
     assert choose(chooser, match=6).proposer == "ngram"
     assert choose(chooser, match=None, backlog=None).why == "no draft"

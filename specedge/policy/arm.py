@@ -13,7 +13,7 @@ from specedge.policy.costing import MOST_GAP
 from specedge.policy.survival import Prior, Survival
 
 HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
-OFTEN_GAIN = 1 / 48  # of the average of how often there is a match
+OFTEN_GAIN = 1 / 96  # of the average of how often there is a match
 FIRST_REST, LONGEST_REST = 64, 1024  # tokens of text
 WINDOW = 64  # rounds that measured goodput is judged by
 LOSS = 0.98  # measured goodput over plain at which a full window is a loss

@@ -26,20 +26,22 @@ from specedge.policy.arm import Arm
 
 Way = Literal["lookups", "draft", "both"]
 STAY = 1.005  # the way that was gone last is worth this much more
-GAIN = 1 / 48  # of the averages of what comes after a match
+GAIN = 1 / 96  # of the averages of what comes after a match
 
 
 class Joint:
     """Averages over rounds, and the best way to go on.
 
-    `rate` is in tokens per millisecond at the curve's pace; 0.0 before the first round.
+    `rate` is in tokens per millisecond at the curve's pace; 0.0 before the first round. `open`: a
+    draft model might be worth it, by its high estimate.
     """
 
-    __slots__ = ("_at", "_matched", "_seen", "_tokens", "follows", "rate", "way")
+    __slots__ = ("_at", "_matched", "_seen", "_tokens", "follows", "open", "rate", "way")
 
     def __init__(self) -> None:
         self.rate = 0.0
         self.way: Way = "lookups"
+        self.open = False
         self.follows = [0.5, 0.5]  # share of rounds with a match, after one without and with
         self._matched = False
         self._seen = [1, 1]
@@ -69,7 +71,7 @@ class Joint:
         self,
         lookups: Sequence[Arm],
         plain_ms: float,
-        drafted: tuple[float, float] | None,
+        drafted: tuple[float, float, float] | None,
         missed_ms: float,
     ) -> None:
         """Find the best way, and its rate.
@@ -77,24 +79,30 @@ class Joint:
         Args:
             lookups: that may draft.
             plain_ms: a plain step.
-            drafted: tokens and milliseconds of a round of the draft model, if it pays.
+            drafted: expected tokens of a round of the draft model, milliseconds of it, and the
+                high estimate of its tokens; None: nothing to draft with.
             missed_ms: feeding the draft model what a lookup's round made it miss.
         """
         arms = sorted(lookups, key=lambda arm: arm.tokens / arm.ms, reverse=True)
         best = self._rate(arms, 1.0, plain_ms, 0.0)
         way: Way = "lookups"
+        self.open = False
         if drafted is not None:
+            tokens, ms, high = drafted
             if self.way == way:
                 best *= STAY
-            others: tuple[Way, Way] = ("draft", "both")
-            for other in others:
-                rate = self._rate(arms if other == "both" else (), *drafted, missed_ms)
+            ways: tuple[tuple[Way, Sequence[Arm]], ...] = (("draft", ()), ("both", arms))
+            for other, used in ways:
+                rate = self._rate(used, tokens, ms, missed_ms)
                 if other == self.way:
                     rate *= STAY
                 if rate > best:
                     way, best = other, rate
             if way == self.way:
                 best /= STAY
+            self.open = way != "lookups" or any(
+                self._rate(used, high, ms, missed_ms) > best for _, used in ways
+            )
         self.rate, self.way = best, way
 
     def _rate(self, arms: Sequence[Arm], tokens: float, ms: float, missed_ms: float) -> float:

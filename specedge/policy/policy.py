@@ -145,7 +145,7 @@ class Policy:
             bids.append(drafted)
         plain = 1 / table[0]
         live = [bid for bid in bids if not bid.arm.resting]
-        if drafted is not None and (drafted.arm.resting or drafted.value <= plain):
+        if drafted is not None and drafted.arm.resting:
             drafted = None
         self._weigh_ways(live, drafted, backlog_tokens or 0, plain)
         choice = self._decide(bids, live, table, limit, horizon, past)
@@ -197,9 +197,10 @@ class Policy:
             return
         pace, backlog_ms = self.pace.share[0], self._costing.backlog_ms
         tokens = drafted.arm.survival.mean[drafted.k]
-        missed_ms = pace * backlog_ms(1 + round(max((a.tokens for a in arms), default=1)))
         ms = drafted.ms if backlog <= MOST_GAP else tokens / drafted.value
-        joint.choose(arms, 1 / plain, (tokens, ms), missed_ms)
+        missed_ms = pace * backlog_ms(1 + round(max((a.tokens for a in arms), default=1)))
+        high = drafted.arm.survival.high[drafted.k]
+        joint.choose(arms, 1 / plain, (tokens, ms, high), missed_ms)
         if joint.way == "lookups":
             return
         drafted.aside_ms = 0.0  # a prompt must be fed sooner or later, whoever has this round
@@ -238,6 +239,8 @@ class Policy:
         forgone = plain_over if winner is None else winner.over(rate)
         for bid in live:
             if winner is not None and bid.arm is winner.arm:
+                continue
+            if not bid.arm.is_lookup and not self.joint.open:
                 continue
             needed = forgone + (self.margin - 1) * rate * bid.ms
             if bid.high_over(rate) < needed:

@@ -8,8 +8,8 @@ teaches places 0..i, so short drafts teach long ones and the other way round.
     S_k = p_0 p_1 .. p_k         the first k + 1 tokens stand
     E_K = 1 + S_0 + .. + S_(K-1) expected tokens of a round with K drafted ones
 
-Text changes its character in an instant, so a second, fast average runs beside the slow one and
-takes its place when the lengths that stood leave what the slow one expects.
+Text changes its character in an instant. When the lengths that stood leave what the average
+expects, always to the same side, all that was seen before they began to is forgotten.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from math import sqrt
 from specedge.errors import OptionError, ShapeError
 
 SLOW = 1 - 1 / 128  # weight kept by one more observation of a place
-FAST = 1 - 1 / 8
 TIE = 1.0  # observations' weight of the place before, and
 LEAN = 0.3  # more for each one that it has seen more: else K would stay where a prior put it
 HALF_LIFE = 1024  # tokens of text after which evidence counts half
 AGE_EVERY = 64  # tokens
 DRIFT = 1 / 8  # gain of the average by which a change is noticed
 # That average of standardised lengths has a spread of sqrt(DRIFT / (2 - DRIFT)) = 0.26 while
-# nothing changes; twice a thousand rounds at 3.5 spreads give about one false alarm.
-ALARM = 0.9
+# nothing changes; a thousand rounds at 3.9 spreads give about one false alarm in ten.
+ALARM = 1.0
+MOST_SURPRISE = 4.0  # of one round, in standard errors: alone it must not raise the alarm
+LONG_SURPRISE = 0.5, 6.0  # more for each token that stood above the first, and the most
 HOPE = 0.5  # standard errors, beyond the first place's, that K is chosen with: else bad luck lasts
 LOW, HIGH = 1.0, 1.5  # standard errors below and above the mean
 
@@ -66,8 +67,8 @@ class Survival:
     __slots__ = (
         "_aged_at",
         "_drift",
-        "_fast_n",
-        "_fast_stood",
+        "_lately_n",
+        "_lately_stood",
         "_n",
         "_prior",
         "_stood",
@@ -100,10 +101,14 @@ class Survival:
         rest = [0.0] * (self.longest - len(believed))
         self._n = [weight] * len(believed) + rest
         self._stood = [weight * p for p in believed] + rest
-        self._fast_n = [0.0] * self.longest
-        self._fast_stood = [0.0] * self.longest
         self._drift = 0.0
+        self._begin()
         self._refresh()
+
+    def _begin(self) -> None:
+        """From here on all surprises have been to the same side."""
+        self._lately_n = [0.0] * self.longest
+        self._lately_stood = [0.0] * self.longest
 
     @property
     def rounds(self) -> float:
@@ -130,28 +135,33 @@ class Survival:
             surprise = (accepted - (self.mean[drafted] - 1)) / sqrt(variance)
         else:
             surprise = 4.0 * (accepted - (self.mean[drafted] - 1))
-        # One round alone must not raise the alarm, however unlikely it was.
-        self._drift += DRIFT * (max(-4.0, min(4.0, surprise)) - self._drift)
+        step, limit = LONG_SURPRISE
+        most = min(limit, MOST_SURPRISE + step * max(0, accepted - 1))
+        before = self._drift
+        self._drift += DRIFT * (max(-MOST_SURPRISE, min(most, surprise)) - before)
+        if self._drift * before <= 0:
+            self._begin()
 
         if now - self._aged_at >= AGE_EVERY:
             self._age(now)
-        n, stood, fast_n, fast_stood = self._n, self._stood, self._fast_n, self._fast_stood
+        n, stood, lately_n, lately_stood = self._n, self._stood, self._lately_n, self._lately_stood
         for i in range(min(accepted + 1, drafted)):
             hit = 1.0 if i < accepted else 0.0
             n[i] = n[i] * SLOW + 1
             stood[i] = stood[i] * SLOW + hit
-            fast_n[i] = fast_n[i] * FAST + 1
-            fast_stood[i] = fast_stood[i] * FAST + hit
-        if abs(self._drift) > ALARM and fast_n[0] > 4:
-            self._n, self._stood = fast_n[:], fast_stood[:]
+            lately_n[i] += 1
+            lately_stood[i] += hit
+        if abs(self._drift) > ALARM:
+            self._n, self._stood = lately_n, lately_stood
             self._drift = 0.0
+            self._begin()
         self._refresh()
 
     def _age(self, now: int) -> None:
         """Places that are not reached any more must not be believed for ever."""
         kept = 0.5 ** ((now - self._aged_at) / HALF_LIFE)
         self._aged_at = now
-        for kind in (self._n, self._stood, self._fast_n, self._fast_stood):
+        for kind in (self._n, self._stood):
             kind[:] = [kept * weight for weight in kind]
 
     def doubt(self) -> None:
