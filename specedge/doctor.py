@@ -42,6 +42,12 @@ INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8",
 ENOUGH_MEMORY = 1 << 30
 ENOUGH_DISK = 4 << 30
 
+_METER_REMEDIES = {  # by what the reason says
+    "Permission denied": "for joules per token: sudo chmod a+r "
+    "/sys/class/powercap/intel-rapl:*/energy_uj, until the next boot",
+    "not installed": 'for joules per token: pip install "specedge[power]"',
+}
+
 _PROBE = (
     "import json, onnxruntime as o; "
     "print(json.dumps([o.__version__, o.get_available_providers(), o.get_device()]))"
@@ -67,6 +73,7 @@ def examine() -> list[Row]:
         check_extras,
         check_cpu,
         check_memory,
+        check_power,
         check_cache,
     )
     return [row for check in checks for row in check()]
@@ -220,6 +227,38 @@ def check_memory() -> Iterable[Row]:
         yield Row("memory", "warn", found, remedy)
     else:
         yield Row("memory", "ok", found)
+
+
+def check_power(root: Path = Path("/")) -> Iterable[Row]:
+    """What a probe can say of joules and clocks; it does without either."""
+    from specedge.power import open_meter, why_no_meter
+    from specedge.power.clocks import Clocks, CpuClocks, DevfreqClocks
+    from specedge.power.nvml import Gpu, open_gpu
+    from specedge.power.settings import all_of
+
+    on_gpu = version("onnxruntime-gpu") is not None
+    meter = open_meter(root, on_gpu=on_gpu, every_s=0)
+    if meter is not None:
+        meter.close()
+        yield Row("power meter", "ok", meter.source)
+    else:
+        why = why_no_meter(root, on_gpu=on_gpu)
+        remedy = next((remedy for sign, remedy in _METER_REMEDIES.items() if sign in why), "")
+        yield Row("power meter", "warn" if remedy else "ok", f"none: {why}", remedy)
+
+    gpu = open_gpu() if on_gpu else None
+    clocks: list[tuple[str, Clocks]] = [("CPU", CpuClocks(root))]
+    if on_gpu:
+        clocks.append(("GPU", gpu if isinstance(gpu, Gpu) else DevfreqClocks(root)))
+    shown = [f"{name} {mhz:.0f} MHz" for name, source in clocks if (mhz := source.mhz())]
+    if isinstance(gpu, Gpu):
+        gpu.close()
+    state = {name: value for name, value in all_of(root).items() if value is not None}
+    found = ", ".join([*(shown or ["unreadable"]), *(f"{n} {v}" for n, v in state.items())])
+    if state.get("power") == "battery":
+        yield Row("clocks", "warn", found, "plug in before `specedge probe`: it measures speed")
+    else:
+        yield Row("clocks", "ok", found)
 
 
 def check_cache() -> Iterable[Row]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands import runner
+from machines import CPU, FakeNvml, install, put, zone
 from specedge import doctor
 
 
@@ -100,6 +101,53 @@ def test_a_memory_limit_of_the_control_group_counts(monkeypatch):
     monkeypatch.setattr(doctor, "_lines", lambda path: files.get(path, []))
     (row,) = doctor.check_memory()
     assert (row.status, row.found) == ("warn", "512.0 MiB available of 512.0 MiB")
+
+
+def test_a_power_meter_and_the_clocks_are_shown_with_the_settings(installed, tmp_path):
+    installed(onnxruntime="1.32.0")
+    zone(tmp_path, "0", "package-0", 5)
+    put(tmp_path, {f"{CPU}/cpu0/cpufreq/scaling_cur_freq": 3_000_000})
+    put(tmp_path, {f"{CPU}/cpu0/cpufreq/scaling_governor": "performance"})
+    found = rows(lambda: doctor.check_power(tmp_path))
+    assert found["power meter"] == doctor.Row("power meter", "ok", "RAPL package-0")
+    assert found["clocks"] == doctor.Row("clocks", "ok", "CPU 3000 MHz, governor performance")
+
+
+def test_a_machine_without_a_meter_is_no_worse_for_it(installed, tmp_path):
+    installed(onnxruntime="1.32.0")
+    found = rows(lambda: doctor.check_power(tmp_path))
+    assert found["power meter"].found.startswith("none: RAPL: no package")
+    assert {row.status for row in found.values()} == {"ok"}
+    assert found["clocks"].found == "unreadable"
+
+
+def test_a_meter_that_only_root_may_read_has_a_remedy(installed, tmp_path, monkeypatch):
+    installed(onnxruntime="1.32.0")
+    counter = zone(tmp_path, "0", "package-0", 5)
+
+    monkeypatch.setattr("specedge.power.rapl.files.trouble", lambda path: "Permission denied")
+    row = rows(lambda: doctor.check_power(tmp_path))["power meter"]
+    assert (row.status, counter.name in row.remedy) == ("warn", True)
+
+
+def test_a_gpu_is_asked_where_its_runtime_is_installed(installed, tmp_path, monkeypatch):
+    installed(onnxruntime_gpu="1.31.0")
+    nvml = FakeNvml()
+    install(monkeypatch, nvml)
+    found = rows(lambda: doctor.check_power(tmp_path))
+    assert found["power meter"].found == "NVML NVIDIA H200"
+    assert found["clocks"].found == "GPU 1980 MHz"
+    assert nvml.users == 0
+    install(monkeypatch, None)
+    row = rows(lambda: doctor.check_power(tmp_path))["power meter"]
+    assert (row.status, "specedge[power]" in row.remedy) == ("warn", True)
+
+
+def test_a_laptop_on_its_battery_is_a_warning(installed, tmp_path):
+    installed(onnxruntime="1.32.0")
+    put(tmp_path, {"sys/class/power_supply/BAT0/type": "Battery"})
+    row = rows(lambda: doctor.check_power(tmp_path))["clocks"]
+    assert (row.status, row.remedy[:7]) == ("warn", "plug in")
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch, tmp_path):
