@@ -5,6 +5,7 @@ Without cost curves a `Startup` measures them first, in the rounds of the runnin
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as AnySequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from specedge.shadow import Shadows
 from specedge.startup import Startup
 
 Heard = tuple[str, int, int, int]
+MOST_HEARD = 256  # outcomes of lookups that a policy made later is told
 
 
 class Adaptive:
@@ -41,7 +43,7 @@ class Adaptive:
             margin: speed over plain under which drafting is not worth it.
             costs: what calls cost here; None: `startup` finds out.
             startup: measures what `costs` lacks.
-            on_measured: told what `startup` found, once.
+            on_measured: told what is known when a stage of `startup` has ended.
             why: said beside the reason while nothing was drafted: what a probe decided.
         """
         self.asking: Proposer | None = None
@@ -53,7 +55,7 @@ class Adaptive:
         self._why = why
         self._policy = None if costs is None else self._policy_of(costs)
         self._shadows = Shadows()
-        self._heard: list[Heard] = []  # before there was a policy
+        self._heard: deque[Heard] = deque(maxlen=MOST_HEARD)  # while the start lasts
         self._draft = NO_DRAFT
         self._choice: Choice | None = None
         self._drafted: Choice | None = None  # last one of this request that drafted
@@ -71,6 +73,8 @@ class Adaptive:
         """A request begins."""
         self._shadows.clear()
         self._choice = self._drafted = None
+        if self._startup is not None:
+            self._startup.start()
 
     def draft(
         self, seq: Sequence, max_verify: int, proposers: AnySequence[Proposer]
@@ -136,14 +140,15 @@ class Adaptive:
             if startup.fresh:
                 self._measured(startup)
         elif policy is not None:
-            policy.observe(
-                choice, n_accepted, len(committed), round_ms, draft_ms, len(self._draft.tokens)
-            )
+            drafted, match = len(self._draft.tokens), self._draft.match
+            policy.observe(choice, n_accepted, len(committed), round_ms, draft_ms, drafted)
+            if startup is not None and match:
+                self._heard.append((self._draft.proposer, match, drafted, n_accepted))
 
     def _hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
-        if self._policy is None:
+        if self._startup is not None:
             self._heard.append((name, match, drafted, accepted))
-        else:
+        if self._policy is not None:
             self._policy.hear(name, match, drafted, accepted)
 
     def _measured(self, startup: Startup) -> None:
@@ -154,8 +159,9 @@ class Adaptive:
             self._policy.hear(*heard)
         if startup.done:
             self._startup = None
-            if self._on_measured is not None:
-                self._on_measured(costs)
+            self._heard.clear()
+        if self._on_measured is not None:
+            self._on_measured(costs)
 
     def _policy_of(self, costs: CostCurves, startup: Startup | None = None) -> Policy:
         chosen = []

@@ -80,25 +80,28 @@ class Knowledge:
             longest: largest K.
             margin: see `Policy`.
         """
-        record = self.record
-        costs = None if record is None else record.curves
+        costs = None if self.record is None else self.record.curves
         startup = None
         if costs is None or (draft is not None and costs.draft is None):
-            startup = Startup(target, context, longest, draft)
-            costs = None
-        whole = longest + 1 >= min(target.spec.max_verify, context)
-        whole = whole and (draft is not None or self.bundle.manifest.draft is None)
+            known = None if costs is None else costs.target
+            startup = Startup(target, context, longest, draft, known=known)
+        whole = costs is not None or longest + 1 >= min(target.spec.max_verify, context)
         return Adaptive(
             candidates(self.findings, names),
             longest,
             margin=margin,
             costs=costs,
             startup=startup,
-            on_measured=self._keep if whole and record is None else None,
+            # what a probe decided must not be written over
+            on_measured=self._keep if whole and self.findings is None else None,
         )
 
     def _keep(self, costs: CostCurves) -> None:
-        """So that the next run need not measure; where it cannot be kept, it measures again."""
+        """So that the next run need not measure; where it cannot be kept, it measures again.
+
+        The target's calls are worth keeping without the draft's: outputs may all be too short, or
+        prompts too long, for those.
+        """
         try:
             store(self.bundle, Record.of(self.fingerprint, costs))
         except ProbeError:

@@ -26,6 +26,7 @@ from specedge.proposers.draft_model import DraftModelProposer
 from specedge.sequence import Sequence
 
 REPEATS = 4  # of each width; the first makes its buffers, and a median of four leaves it out
+LEAST_SAID = 16  # tokens of output before the first wide round: a short answer never has one
 LEAST_LEFT = 32  # tokens that the request may still commit, for a wide round to be worth it
 LEAST_LEFT_DRAFT = 64  # the same for feeding a draft model
 DRAFT_ROUNDS = 6
@@ -72,6 +73,7 @@ class Startup:
         self._pasts: list[int] = []
         self._width = 1  # of the current round
         self._plain_next = True
+        self._requests = 0
         self._skipped = 0
         self._untrue = 0  # wide calls whose time could not be
         self._target: Curve | None = known
@@ -109,6 +111,10 @@ class Startup:
             return None
         stands = (self._right + 0.5) / (self._judged + 1)
         return Prior((stands,), float(self._judged), measured=True)
+
+    def start(self) -> None:
+        """A request begins."""
+        self._requests += 1
 
     def draft(
         self,
@@ -149,7 +155,7 @@ class Startup:
         self, past: int, limit: int, left: int, offered: Mapping[str, Draft], seq: Sequence
     ) -> tuple[Draft, Choice] | None:
         self._width = 1
-        plain = self._plain_next or left < LEAST_LEFT or self._untrue > self._total
+        plain = self._plain_next or not self._may_widen(left, seq.n_generated)
         self._plain_next = not self._plain_next
         fits = next((width for width in self._todo if width - 1 <= limit), None)
         if plain or fits is None:
@@ -163,6 +169,13 @@ class Startup:
         tokens = np.full(k, seq.tokens[-1])
         tokens[: len(best.tokens)] = best.tokens
         return Draft(tokens, PADDING), Choice(PADDING, k, "measure", 0.0, True, past)
+
+    def _may_widen(self, left: int, said: int) -> bool:
+        if said < LEAST_SAID or left < LEAST_LEFT or self._untrue > self._total:
+            return False
+        # A program that ends after one request must not pay, each time, for what it cannot finish.
+        begun = len(self._todo) < self._total or self._requests > 1
+        return begun or left >= LEAST_LEFT + 2 * self._total
 
     def observe(self, drafted: int, accepted: int, round_ms: float, draft_ms: float) -> None:
         """How a round of `draft`'s went; a time that cannot be true is left out."""

@@ -9,7 +9,14 @@ from specedge.engines.fake import agreeing, hashed
 from specedge.probe.curves import CostCurves
 from specedge.proposers.base import PADDING
 from specedge.sampling.params import SamplingParams
-from specedge.startup import DRAFT_ROUNDS, JUDGED, LEAST_LEFT, LONGEST_FEED_MS, REPEATS
+from specedge.startup import (
+    DRAFT_ROUNDS,
+    JUDGED,
+    LEAST_LEFT,
+    LEAST_SAID,
+    LONGEST_FEED_MS,
+    REPEATS,
+)
 from tests.timed import CHEAP, DEAR, DRAFT, Desk, Ran, install, steps
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
@@ -88,7 +95,7 @@ def test_the_draft_curve_is_what_its_calls_cost(clock, probability):
     assert found is not None
     costs = costs_of(found)
     assert costs[1] == pytest.approx(DRAFT[1])
-    if 1 < sum(done.accepted for done in ran.rounds if done.proposer == "draft"):
+    if sum(done.accepted for done in ran.rounds if done.proposer == "draft") > 1:
         assert costs[2] == pytest.approx(DRAFT[2])
     assert set(costs) == {1, 2, 4, 8, 16, 32, 64}
 
@@ -130,8 +137,8 @@ def soft(ids: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("probability", [0.0, 0.6, 1.0])
 def test_a_greedy_text_is_the_plain_text(clock, rule, probability):
     desk = Desk(clock, rule=rule, draft_rule=agreeing(rule, probability, 31))
-    ran = desk.run(PROMPT, 220)
-    assert ran.tokens == desk.oracle(PROMPT, 220)
+    ran = desk.run(PROMPT, 400)
+    assert ran.tokens == desk.oracle(PROMPT, 400)
     assert desk.measured[-1].draft is not None
 
 
@@ -166,7 +173,7 @@ def test_measuring_costs_no_more_than_its_wide_calls_and_one_reading(clock, tabl
     assert spent - tokens * table[1] <= bound_ms(table, 120, draft) + 1e-6
     # not a word of it once it is known
     assert measured == list(range(len(measured)))
-    assert len(measured) <= 2 * REPEATS * (len(table) - 1) + DRAFT_ROUNDS + 1
+    assert len(measured) <= LEAST_SAID + 2 * REPEATS * (len(table) - 1) + DRAFT_ROUNDS + 1
 
 
 @pytest.mark.parametrize("tokens", [8, LEAST_LEFT - 1])
@@ -180,21 +187,32 @@ def test_a_short_output_is_not_widened(clock, tokens):
     assert not desk.measured
 
 
-def test_the_end_of_an_output_is_not_widened(clock):
+def test_neither_end_of_an_output_is_widened(clock):
     desk = scattered(clock, 0.5)
-    ran = desk.run(PROMPT, 40)
-    assert 1 < max(measuring(ran))
-    last = ran.rounds[-(LEAST_LEFT - 2) :]
-    assert {done.drafted for done in last} == {0}
+    desk.run(PROMPT, 60)
+    ran = desk.run(PROMPT, 60)
+    assert max(measuring(ran)) > 1
+    assert {done.drafted for done in ran.rounds[: LEAST_SAID - 1]} == {0}
+    assert {done.drafted for done in ran.rounds[-(LEAST_LEFT - 2) :]} == {0}
+
+
+def test_one_request_that_cannot_finish_does_not_begin(clock):
+    """Else a command that is run once for each prompt would pay for it each time."""
+    wide = 4 * 5
+    for tokens, begins in [(2 * wide, False), (LEAST_SAID + LEAST_LEFT + 2 * wide + 1, True)]:
+        desk = scattered(clock)
+        ran = desk.run(PROMPT, tokens)
+        assert (max(measuring(ran)) > 1) == begins
+        assert bool(desk.measured) == begins
 
 
 def test_the_next_request_goes_on_where_the_last_one_stopped(clock):
     desk = scattered(clock, 0.5)
     widths: list[int] = []
-    for request in range(12):
+    for request in range(30):
         if desk.measured:
             break
-        widths += measuring(desk.run([*PROMPT, request], 50, stop_after=10))
+        widths += measuring(desk.run([*PROMPT, request], 100, stop_after=25))
     wide = [width for width in widths if width > 2]
     assert len(wide) == REPEATS * 4
     assert not {width for width in CHEAP if width > 2 and wide.count(width) != REPEATS}
@@ -203,7 +221,7 @@ def test_the_next_request_goes_on_where_the_last_one_stopped(clock):
 def test_a_draft_that_reads_a_new_prompt_is_not_timed_as_if_it_read_two_tokens(clock):
     """The request ends between the reading and the timed rounds; the next prompt is long."""
     desk = scattered(clock, 0.0)
-    first = desk.run(PROMPT, 200, stop_after=43)
+    first = desk.run(PROMPT, 200, stop_after=57)
     assert sum(done.draft_ms > 0 for done in first.rounds) >= 2
     assert all(found.draft is None for found in desk.measured)
     prompt = np.random.default_rng(0).integers(0, 997, 200).tolist()
@@ -216,7 +234,7 @@ def test_a_draft_that_reads_a_new_prompt_is_not_timed_as_if_it_read_two_tokens(c
 
 def test_a_long_prompt_of_a_short_output_is_not_fed_to_a_half_measured_draft(clock):
     desk = scattered(clock, 0.0)
-    desk.run(PROMPT, 200, stop_after=43)
+    desk.run(PROMPT, 200, stop_after=57)
     assert desk.draft is not None
     calls = len(desk.draft.calls)
     prompt = np.random.default_rng(0).integers(0, 997, 200).tolist()
@@ -227,8 +245,7 @@ def test_a_long_prompt_of_a_short_output_is_not_fed_to_a_half_measured_draft(clo
 def test_a_draft_is_not_judged_by_the_prompt(clock):
     """The prompt is what the user wrote; how the draft does on it says little of the answer."""
     desk = scattered(clock, 1.0, cost=steps(CHEAP))
-    desk.run(PROMPT, 60)  # the target's calls are known; too few tokens are left for the draft
-    desk.run(PROMPT, 60)
+    desk.run(PROMPT, 100)  # the target's calls are known; too few tokens are left for the draft
     startup = desk.adaptive._startup
     assert startup is not None
     assert desk.adaptive.policy is not None
@@ -376,7 +393,7 @@ def test_a_plain_time_that_comes_late_still_ends_the_stage(clock):
 
 def test_what_is_going_on_is_said(clock):
     desk = scattered(clock)
-    ran = desk.run(PROMPT, 60, stop_after=10)
+    ran = desk.run(PROMPT, 100, stop_after=25)
     assert not ran.state.on
     assert "(5 of 20 wide calls)" in ran.state.reason
     assert "\n" not in ran.state.reason
@@ -384,7 +401,7 @@ def test_what_is_going_on_is_said(clock):
 
 def test_padding_counts_as_nobodys_guess(clock):
     desk = scattered(clock)
-    ran = desk.run(PROMPT, 60)
+    ran = desk.run(PROMPT, 100, stop_after=50)
     assert {done.proposer for done in ran.rounds} == {None, PADDING}
     assert (ran.metrics.proposed, ran.metrics.proposers) == (0, {})
     assert ran.state.proposer is None
