@@ -110,17 +110,27 @@ def _reach(
     spread = sqrt(n - 1) * float(np.sqrt(((without - without.mean()) ** 2).sum()))
     if spread < _AGREE:
         return 0.0, 0.0
-    moments = np.stack([a, b, a * a, a * b, b * b], axis=1)  # [n, 5]
-    now = _counts(resamples, n, n, seed) @ moments / n  # [resamples, 5]
-    mean_a, mean_b = now[:, 0], now[:, 1]
+    now = _means(_counts(resamples, n, n, seed), a, b, a * a, a * b, b * b)
+    mean_a, mean_b = now[0], now[1]
     # Each prompt's pull on the log ratio is a / mean a - b / mean b (delta method). Its variance is
     # left without n / (n - 1): a dozen prompts are better judged a little too wide.
-    pull = now[:, 2] / mean_a**2 - 2 * now[:, 3] / (mean_a * mean_b) + now[:, 4] / mean_b**2
+    pull = now[2] / mean_a**2 - 2 * now[3] / (mean_a * mean_b) + now[4] / mean_b**2
     own = np.maximum(np.sqrt(np.maximum(pull, 0)), LEAST_ERROR * spread)
-    then = _counts(resamples, n, m, seed + 1) @ moments[:, :2] / m
-    apart = np.log(then[:, 0] / then[:, 1]) - np.log(mean_a / mean_b)
+    then = _means(_counts(resamples, n, m, seed + 1), a, b)
+    apart = np.log(then[0] / then[1]) - np.log(mean_a / mean_b)
     low, high = np.quantile(apart / own, [tail, 1 - tail])
     return max(0.0, -float(low) * spread), max(0.0, float(high) * spread)
+
+
+def _means(counts: Floats, *values: Floats) -> Floats:
+    """[v, resamples]: each of v arrays [n], averaged over every resample.
+
+    By einsum, not by `@`: a library's threads would spin on between the calls that a probe times,
+    and wait for one another where cores are few.
+    """
+    draws = counts[0].sum()
+    means: Floats = np.einsum("rn,vn->vr", counts, np.stack(values)) / draws
+    return means
 
 
 @lru_cache(maxsize=8)
