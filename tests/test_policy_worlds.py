@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simulator import World, best_fixed, curves, phases, simulate, steady
 from specedge.policy import Account, Prior
-from specedge.policy.policy import CREDIT_STEPS
+from specedge.policy.policy import CREDIT_STEPS, HEARD_STEPS
 
 STEEP = curves(slope=0.25, draft=0.3)  # int4 on a CPU
 FLAT = curves(slope=0.05, draft=0.15)  # float32, or a GPU
@@ -42,7 +42,7 @@ def test_a_lookup_that_pays_gets_all_but_3_percent_of_hindsight_once_it_has_earn
     *_, best = best_fixed(world)
     trace = simulate(world, world.policy())
     started = next(i for i, r in enumerate(trace.rounds) if r.choice.why == "pays")
-    assert started <= 60, "plain tokens earn what the first draft risks"
+    assert started <= (60 if p > 0.4 else 100), "plain tokens earn what the first draft risks"
     assert trace.ms - started * STEP_MS <= best.ms / 0.97
 
 
@@ -118,13 +118,18 @@ measured = st.builds(Prior, st.tuples(probabilities), st.floats(1, 50), st.just(
 @given(worlds(), priors, priors)
 @settings(max_examples=60, deadline=None)
 def test_the_exploration_bound_holds_at_every_moment(world, lookup, draft):
-    """Without a calibration: beyond it only a backlog that earlier gains vouched for."""
+    """Without a calibration: beyond it only what evidence vouched for, which is not exploration.
+
+    That is a backlog that earlier gains pay for, and one step for a lookup that was heard to pay.
+    """
     trace = simulate(world, world.policy(lookup, draft))
     vouched = max((r.feed_ms for r in trace.rounds), default=0.0) / STEP_MS
     tried = [r for r in trace.rounds if r.choice.why == "pays" and r.feed_ms]
     # Costs are looked up for 64 rows at once, so they are off by 0.4 % at most.
     rounding = 0.02 + 0.01 * sum(r.ms for r in trace.rounds if r.choice.k) / STEP_MS
-    assert worst_excess_steps(trace) <= (vouched if tried else 0.0) + min(rounding, 1.0)
+    heard = HEARD_STEPS if world.shadow and world.lookup else 0.0
+    bound = heard + (vouched if tried else 0.0) + min(rounding, 1.0)
+    assert worst_excess_steps(trace) <= bound
 
 
 @given(worlds(), measured, measured)
@@ -244,6 +249,6 @@ def test_a_long_output_does_pay_for_it():
 
 
 def test_an_account_of_nothing_never_drafts_on_trial():
-    world = World(FLAT, lookup=steady(0.9), draft=steady(0.9), tokens=500)
+    world = World(FLAT, lookup=steady(0.9), draft=steady(0.9), tokens=500, shadow=False)
     trace = simulate(world, world.policy(account=Account(0.0)))
     assert all(r.choice.k == 0 for r in trace.rounds)

@@ -38,6 +38,7 @@ class Arm:
         "_rounds_on",
         "_run",
         "_spent_ms",
+        "_tokens",
         "gap",
         "heard",
         "is_lookup",
@@ -74,7 +75,7 @@ class Arm:
         self.often = 1.0  # share of rounds in which it has something to offer
         self.tokens, self.ms = 1.0, inf  # expected of a round of its last bid, at the curve's pace
         self.text = 1.0  # share of the text at which it does
-        self._offers = 1
+        self._offers = self._tokens = 1  # rounds and tokens that the two rest on
         self._run = 0
         self._backoff = FIRST_REST
         self._rounds_on = 0
@@ -109,9 +110,10 @@ class Arm:
     def offered(self, has_match: bool, had_match: bool, tokens: int) -> None:
         """Whether it has something to offer, used or not, and had in the last round of `tokens`."""
         self._offers += 1
-        gain = max(OFTEN_GAIN, 1 / self._offers)
-        self.often += gain * (has_match - self.often)
-        self.text += min(1.0, gain * tokens / 2) * (had_match - self.text)
+        self.often += max(OFTEN_GAIN, 1 / self._offers) * (has_match - self.often)
+        self._tokens += tokens
+        gain = min(0.5, max(OFTEN_GAIN * tokens / 2, tokens / self._tokens))
+        self.text += gain * (had_match - self.text)
 
     def ran(self, committed: int, backlog: int) -> None:
         """A round of the draft model that was fed `backlog` tokens: how often, and how many?

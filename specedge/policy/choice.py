@@ -16,6 +16,7 @@ Why = Literal[
     "does not pay",  # plain: the best K is slower, or not faster by the margin
     "resting",  # plain: was tried and did not pay, waits before the next trial
     "deferred",  # plain: feeding the draft's backlog costs more than it brings in what is left
+    "outbid",  # plain: lookups gain more with plain steps between than with drafts to be fed
     "account",  # plain: might pay, but the account cannot bear the risk yet
     "pace",  # plain: a step to measure the machine's pace
     "measure",  # before costs are known: a call of K + 1 tokens is timed, plain ones among them
@@ -34,7 +35,7 @@ class Choice:
         is_exploration: made to learn, not because it is believed to be best.
         past: as given to `choose`.
         gain: expected speed over plain of the best way to draft that was weighed, backlog included
-            (for "deferred": backlog left out); None when none was.
+            (for "deferred", "outbid": backlog left out); None when none was.
         best_k, share, stands: of that way: its K, what drafting and checking them adds to a plain
             step as a share of it, and the expected share of drafted tokens that stand.
         feed_steps: its backlog in plain steps.
@@ -86,6 +87,11 @@ class Choice:
             return (
                 f"plain step: {self.drafter} would first be fed for {self.feed_steps:.1f} target "
                 "steps, more than it can win back in what is left of the output"
+            )
+        if self.why == "outbid":
+            return (
+                f"plain step: {weighed}, but with lookups in between it gains less than they do "
+                "alone, as it must be fed what they committed"
             )
         if self.why == "account":
             return (

@@ -33,6 +33,7 @@ from specedge.probe.curves import CostCurves
 LONG_MATCH = 4  # a lookup that matched this many tokens is an arm of its own
 SPIKE = 2.0  # a round is charged at most this much more than expected
 CREDIT_STEPS = 6.0  # plain steps that a measured prior may lose before anything was earned
+HEARD_STEPS = 1.0  # the same for a lookup that was heard to pay by its low estimate
 REGRET = 0.015  # share of time that trials may cost against the best known choice
 
 
@@ -272,6 +273,8 @@ class Policy:
             allowed += self._lent_ms(bid, trusted)
             if arm.prior.measured:
                 allowed += CREDIT_STEPS * table[0]
+            elif trusted and arm.is_lookup and arm.survival.learned:
+                allowed += HEARD_STEPS * table[0]
         cap_ms = table[0] + allowed
         if bid.all_ms <= cap_ms:
             return bid
@@ -314,6 +317,8 @@ class Policy:
         value = best.value
         if arm.resting:
             why = "resting"
+        elif best.running >= plain * self.margin and self._outbid(arm):
+            why, value = "outbid", best.running
         elif best.cost.feed_ms and best.value < plain * self.margin <= best.running:
             why, value = "deferred", best.running
         elif blocked:
@@ -323,6 +328,10 @@ class Policy:
         if arm.resting:
             choice.rest_tokens = max(0, arm.rest_until - self.now)
         return choice
+
+    def _outbid(self, arm: Arm) -> bool:
+        on = any(lookup.on for _, *pair in self._lookups for lookup in pair)
+        return on and not arm.is_lookup and self.joint.way == "lookups"
 
     def observe(
         self,

@@ -75,6 +75,7 @@ class Survival:
         "_variance",
         "high",
         "hope",
+        "learned",
         "longest",
         "low",
         "mean",
@@ -102,6 +103,7 @@ class Survival:
         self._n = [weight] * len(believed) + rest
         self._stood = [weight * p for p in believed] + rest
         self._drift = 0.0
+        self.learned = 0  # rounds, since the start or the last doubt
         self._begin()
         self._refresh()
 
@@ -130,6 +132,7 @@ class Survival:
             raise ShapeError(
                 f"accepted {accepted} of {drafted}: expected 0..K of K in 1..{self.longest}"
             )
+        self.learned += 1
         variance = self._variance[drafted]
         if variance > 1e-4:
             surprise = (accepted - (self.mean[drafted] - 1)) / sqrt(variance)
