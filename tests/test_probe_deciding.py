@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.deciding import Live, choose_live, decide, find, rules_out
 from specedge.probe.findings import Estimate, Expected
-from specedge.probe.replay import Calibration, calibrate, draft_offers, replay
+from specedge.probe.replay import Calibration, Prices, calibrate, draft_offers, replay
 
 MARGIN = 1.03
 STEP_MS, DRAFT_MS = 20.0, 4.0
@@ -30,6 +30,8 @@ CURVES = CostCurves(
     converged=True,
 )
 
+PRICES = Prices(CURVES)
+
 
 def calibration(workload, proposer, stands, n=24, seed=0, max_draft=8) -> Calibration:
     """`n` texts of which each token agrees with a probability that differs a little by text."""
@@ -39,7 +41,9 @@ def calibration(workload, proposer, stands, n=24, seed=0, max_draft=8) -> Calibr
         p = min(1.0, max(0.0, rng.gauss(stands, 0.03))) if 0 < stands < 1 else stands
         texts.append(draft_offers(50, [rng.random() < p for _ in range(48)]))
     drafts = proposer == "draft"
-    return calibrate(workload, proposer, texts, CURVES, drafts=drafts, max_draft=max_draft)
+    return calibrate(
+        workload, proposer, texts, CURVES, drafts=drafts, max_draft=max_draft, prices=PRICES
+    )
 
 
 def estimate(gain, low=None, high=None, prompts=24) -> Estimate:
