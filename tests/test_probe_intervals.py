@@ -216,7 +216,18 @@ def test_an_interval_decides_only_when_it_lies_on_one_side(low, high, says):
 
 @pytest.mark.parametrize(
     ("given_times", "options"),
-    list(product([([1.0], [1.0, 2.0]), ([], []), ([1.0], [0.0]), ([float("nan")], [1.0])], [{}]))
+    list(
+        product(
+            [
+                ([1.0], [1.0, 2.0]),
+                ([], []),
+                ([[1.0]], [[1.0]]),
+                ([1.0], [0.0]),
+                ([float("nan")], [1.0]),
+            ],
+            [{}],
+        )
+    )
     + [
         (([1.0], [1.0]), options)
         for options in ({"level": 1}, {"looks": 2}, {"looks": 0}, {"later": 0}, {"resamples": 0})
