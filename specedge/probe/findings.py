@@ -84,9 +84,18 @@ class Finding(_Frozen):
 
     @property
     def survival(self) -> tuple[float, ...]:
-        """Share of drafts of which places 0..i all stood, by i."""
-        first = self.reached[0] if self.reached else 0
-        return tuple(stood / first for stood in self.stood) if first else ()
+        """Chance that places 0..i all stand, by i; as far as any draft came.
+
+        A product over places: drafts that the end of a text cut short never came to the later ones.
+        """
+        shares: list[float] = []
+        alive = 1.0
+        for reached, stood in zip(self.reached, self.stood, strict=True):
+            if not reached:
+                break
+            alive *= stood / reached
+            shares.append(alive)
+        return tuple(shares)
 
     @property
     def best(self) -> Expected | None:
@@ -130,6 +139,7 @@ class Findings(_Frozen):
     Args:
         margin: gain under which speculation is not worth it.
         prompts_from: "built in", or the user's file by name and hash.
+        workloads: names of all that were to be tried; time or context may have left none for some.
         findings: by workload, then proposer.
         proposers: those that may draft: not ruled out on every workload.
         reason: the decision in one sentence.
@@ -142,6 +152,7 @@ class Findings(_Frozen):
 
     margin: Annotated[float, Field(ge=1)]
     prompts_from: str
+    workloads: tuple[str, ...] = ()
     findings: tuple[Finding, ...]
     proposers: tuple[str, ...]
     reason: str
