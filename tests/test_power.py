@@ -84,6 +84,18 @@ def test_a_counter_of_garbage_gives_no_meter_and_says_why(tmp_path, value):
     assert "expected a count" in why_no_meter(tmp_path)
 
 
+@pytest.mark.parametrize("value", GARBAGE)
+def test_garbage_is_no_count(tmp_path, value):
+    assert files.count(put(tmp_path, {"file": value}) / "file") is None
+
+
+def test_one_package_that_cannot_be_read_leaves_no_meter(tmp_path):
+    zone(tmp_path, "0", "package-0", 5)
+    counter = zone(tmp_path, "1", "package-1", "garbage")
+    assert open_meter(tmp_path) is None
+    assert str(counter) in why_no_meter(tmp_path)
+
+
 def test_a_counter_that_turns_into_garbage_reads_as_none(tmp_path):
     counter = zone(tmp_path, "0", "package-0", 5)
     meter = open_meter(tmp_path)
@@ -211,6 +223,16 @@ def test_an_input_rail_that_is_switched_off_gives_no_meter(tmp_path):
     assert "INA3221: VDD_IN cannot be read" in why_no_meter(tmp_path)
 
 
+def test_one_rail_of_a_sum_that_cannot_be_read_leaves_no_meter(tmp_path):
+    folder = "sys/bus/i2c/drivers/ina3221x/1-0040/iio:device0"
+    for n, name in enumerate(("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")):
+        put(tmp_path, {f"{folder}/rail_name_{n}": name, f"{folder}/in_power{n}_input": 1000})
+    meter = open_meter(tmp_path, every_s=0)
+    assert meter is not None
+    put(tmp_path, {f"{folder}/in_power1_input": "-1"})
+    assert "cannot be read" in why_no_meter(tmp_path)
+
+
 def test_a_rail_that_two_sensors_name_is_not_trusted(tmp_path):
     orin_nano(tmp_path)
     put(tmp_path, {f"{ORIN_NANO.replace('1-0040', '1-0041')}/in1_label": "VDD_IN"})
@@ -259,6 +281,7 @@ def test_the_energy_counter_of_a_gpu_is_taken_before_its_power(tmp_path, monkeyp
     meter = open_meter(tmp_path, on_gpu=True)
     assert meter is not None
     assert meter.source == "NVML NVIDIA H200"
+    assert why_no_meter(tmp_path, on_gpu=True) == ""
     nvml.energy += 2500
     assert meter.joules() == pytest.approx(2.5)
     assert nvml.users == 1

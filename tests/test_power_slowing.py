@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from specedge.power import throttled_by_times
+from specedge.power.slowing import _ranks, _thinned
 
 SERIES = 1000
 
@@ -84,7 +85,13 @@ def test_readings_that_make_no_sense_are_left_out():
     assert throttled_by_times(series + nonsense) == throttled_by_times(series)
 
 
+def test_equal_readings_share_the_mean_of_their_ranks():
+    assert _ranks(np.array([3.0, 1.0, 3.0, 2.0, 3.0])).tolist() == [3, 0, 3, 1, 3]
+
+
 def test_thousands_of_readings_are_looked_at_as_some_hundred():
     rng = np.random.default_rng(2)
-    assert throttled_by_times(times(rng, 5000, 0.1, step(5000))) is not None
+    series = times(rng, 5000, 0.1, step(5000))
+    assert len(_thinned(series)) == 100
+    assert throttled_by_times(series) is not None
     assert throttled_by_times(times(rng, 5000, 0.1, np.ones(5000))) is None

@@ -129,6 +129,13 @@ def test_throttle_counts_that_rose_are_said_once_a_package(tmp_path):
     )
 
 
+def test_a_count_that_was_set_back_did_not_rise(tmp_path):
+    count = f"{CPU}/cpu0/thermal_throttle/core_throttle_count"
+    watched = Watched(put(tmp_path, {count: 5}))
+    watched.put({count: 0})
+    assert watched.end().throttled == ()
+
+
 def test_a_core_that_went_off_line_makes_no_count_rise_or_fall(tmp_path):
     counts = {f"{CPU}/cpu{n}/thermal_throttle/core_throttle_count": 5 for n in (0, 1)}
     watched = Watched(put(tmp_path, counts))

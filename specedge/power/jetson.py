@@ -104,7 +104,7 @@ def power_mode(root: Path) -> str | None:
         return None
     number = int(status[1])
     table = files.text(root / "etc/nvpmodel.conf") or ""
-    name = re.search(rf"<\s*POWER_MODEL\s+ID=0*{number}\s+NAME=(\w{{1,40}})\s*>", table)
+    name = re.search(rf"<\s*POWER_MODEL\s+ID={number}\s+NAME=(\w{{1,40}})\s*>", table)
     return name[1] if name else f"mode {number}"
 
 
