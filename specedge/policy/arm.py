@@ -56,6 +56,7 @@ class Arm:
         "switches",
         "text",
         "tokens",
+        "vouched",
     )
 
     def __init__(self, name: str, is_lookup: bool, longest: int, prior: Prior) -> None:
@@ -69,6 +70,7 @@ class Arm:
         self.rest_until = 0
         self.measured_loss = False
         self.heard = False  # outcomes that cost nothing came in since the rest began
+        self.vouched = False  # what is believed rests on some such outcomes
         self.switches = 0  # times it went on or off
         self.run = float(HORIZON)  # tokens between two backlogs, as they usually are
         self.gap = 2.0  # tokens of such a backlog
@@ -104,6 +106,7 @@ class Arm:
         self.resting = self.measured_loss = False
         if not self.heard:
             self.survival.doubt()
+            self.vouched = False
             self.run = sqrt(self.run * HORIZON)
         self._restart()
 

@@ -273,7 +273,7 @@ class Policy:
             allowed += self._lent_ms(bid, trusted)
             if arm.prior.measured:
                 allowed += CREDIT_STEPS * table[0]
-            elif trusted and arm.is_lookup and arm.survival.learned:
+            elif trusted and arm.vouched:
                 allowed += HEARD_STEPS * table[0]
         cap_ms = table[0] + allowed
         if bid.all_ms <= cap_ms:
@@ -395,7 +395,7 @@ class Policy:
         for known, short, long in self._lookups:
             if known == name and drafted > 0:
                 arm = long if match >= LONG_MATCH else short
-                arm.heard = True
+                arm.heard = arm.vouched = True
                 arm.survival.learn(
                     min(drafted, self.max_draft), min(accepted, self.max_draft), self.now
                 )

@@ -27,7 +27,7 @@ AGE_EVERY = 64  # tokens
 DRIFT = 1 / 8  # gain of the average by which a change is noticed
 # That average of standardised lengths has a spread of sqrt(DRIFT / (2 - DRIFT)) = 0.26 while
 # nothing changes; a thousand rounds at 3.9 spreads give about one false alarm in ten.
-ALARM = 1.0
+NOISE, ALARM = 0.26, 1.0
 MOST_SURPRISE = 4.0  # of one round, in standard errors: alone it must not raise the alarm
 LONG_SURPRISE = 0.5, 6.0  # more for each token that stood above the first, and the most
 HOPE = 0.5  # standard errors, beyond the first place's, that K is chosen with: else bad luck lasts
@@ -75,7 +75,6 @@ class Survival:
         "_variance",
         "high",
         "hope",
-        "learned",
         "longest",
         "low",
         "mean",
@@ -103,12 +102,11 @@ class Survival:
         self._n = [weight] * len(believed) + rest
         self._stood = [weight * p for p in believed] + rest
         self._drift = 0.0
-        self.learned = 0  # rounds, since the start or the last doubt
         self._begin()
         self._refresh()
 
     def _begin(self) -> None:
-        """From here on all surprises have been to the same side."""
+        """From here on the average leaves what is expected."""
         self._lately_n = [0.0] * self.longest
         self._lately_stood = [0.0] * self.longest
 
@@ -132,7 +130,6 @@ class Survival:
             raise ShapeError(
                 f"accepted {accepted} of {drafted}: expected 0..K of K in 1..{self.longest}"
             )
-        self.learned += 1
         variance = self._variance[drafted]
         if variance > 1e-4:
             surprise = (accepted - (self.mean[drafted] - 1)) / sqrt(variance)
@@ -142,7 +139,7 @@ class Survival:
         most = min(limit, MOST_SURPRISE + step * max(0, accepted - 1))
         before = self._drift
         self._drift += DRIFT * (max(-MOST_SURPRISE, min(most, surprise)) - before)
-        if self._drift * before <= 0:
+        if abs(self._drift) <= NOISE or self._drift * before < 0:
             self._begin()
 
         if now - self._aged_at >= AGE_EVERY:
