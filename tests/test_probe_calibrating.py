@@ -11,9 +11,12 @@ import pytest
 from specedge.engines.fake import FakeEngine, Rule, agreeing, fake_spec, hashed
 from specedge.errors import EngineError, ProbeError, PromptError
 from specedge.probe.calibrating import Calibrated, calibrate
+from specedge.probe.classes import Check
 from specedge.probe.curves import CostCurves, Curve, Point
+from specedge.probe.deciding import Live
+from specedge.probe.intervals import ratio_interval
 from specedge.probe.measuring import Watch
-from specedge.probe.pairs import STEPS, STEPS_MS, Rig
+from specedge.probe.pairs import STEPS, STEPS_MS, Pair, Rig, Run
 from specedge.workloads import Workload, WorkloadPrompt
 
 VOCAB = 13
@@ -158,6 +161,8 @@ def test_the_prompt_is_read_once_for_all_runs_after_it():
         rig.prefill(prompt_of(40))
         rig.read()
         target_calls, draft_calls = len(bench.target.calls), len(bench.draft.calls)
+        rig.read()
+        assert len(bench.draft.calls) == draft_calls
         rig.plain()
         rig.speculative("draft", 4)
         rig.speculative("ngram", 4)
@@ -249,6 +254,29 @@ def test_a_plain_step_is_timed_at_the_same_rows_before_and_after():
     assert first == pytest.approx(target_ms(1, 63))
 
 
+def test_rows_that_a_timed_step_wrote_over_are_read_again():
+    rule = hashed(VOCAB)
+    bench = Bench(rule=rule, context=200)
+    prompt = prompt_of(150)
+    with bench.rig() as rig:
+        rig.prefill(prompt)
+        rig.step_ms()
+        rig.prefill(prompt)
+        wanted = plain_oracle(rule, prompt.tolist(), 20, 200, EOS)
+        assert rig.plain().output.tolist() == wanted
+
+
+def test_an_output_is_not_changed_by_later_runs():
+    bench = Bench()
+    with bench.rig() as rig:
+        rig.prefill(prompt_of(9))
+        output = rig.plain().output
+        before = output.tolist()
+        rig.prefill(prompt_of(9, seed=5))
+        assert rig.plain().output.tolist() != before
+        assert output.tolist() == before
+
+
 def test_energy_is_that_of_the_timed_runs():
     bench = Bench(draft_rule=REPEATING)
     with bench.rig() as rig:
@@ -320,7 +348,7 @@ def test_a_clock_that_stands_still_or_goes_back_is_not_believed(step_s):
 # The whole half of the probe
 
 
-def curves_of(bench: Bench) -> CostCurves:
+def curves_of(bench: Bench, widest: int = 8) -> CostCurves:
     """Exact: costs are straight lines over the past."""
 
     def curve(role: str, cost: Cost, widths: range) -> Curve:
@@ -334,7 +362,7 @@ def curves_of(bench: Bench) -> CostCurves:
 
     return CostCurves(
         plan="full",
-        target=curve("target", target_ms, range(1, 9)),
+        target=curve("target", target_ms, range(1, widest + 1)),
         draft=None if bench.draft is None else curve("draft", draft_ms, range(1, 17)),
         passes=1,
         seconds=0.0,
@@ -420,7 +448,7 @@ def test_live_texts_are_compared_with_the_plain_ones_and_counted():
     assert found.findings.texts_equal == found.findings.texts_compared
 
 
-def test_a_live_text_that_differs_is_counted_and_its_time_scaled_to_as_many_tokens():
+def test_a_live_text_that_differs_is_counted_and_its_time_scaled_to_as_many_tokens(monkeypatch):
     bench = both(1.0)
     inner = bench.target.forward
 
@@ -431,23 +459,32 @@ def test_a_live_text_that_differs_is_counted_and_its_time_scaled_to_as_many_toke
         return scored
 
     bench.target.forward = forward  # type: ignore[method-assign]
+    spy = Spy(monkeypatch)
     found = calibrated(bench)
     assert found.findings.texts_equal < found.findings.texts_compared
     assert {pair.tokens for pair in found.pairs} == {19}
     assert all(pair.plain_ms > 19 * 10.0 for pair in found.pairs)
+    runs = [run for run in spy.runs if len(run.output) > 1]
+    assert any(len(run.output) < 20 for run in runs)
+    scaled = [run.ms * 19 / (len(run.output) - 1) for run in runs]
+    assert [pair.spec_ms for pair in found.pairs] == pytest.approx(scaled)
 
 
 class Spy:
-    """Writes down what a rig is asked for."""
+    """Writes down what a rig is asked for, and its speculative runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[str] = []
-        for name in ("prefill", "plain", "speculative", "agreement"):
+        self.runs: list[Run] = []
+        for name in ("prefill", "read", "plain", "speculative", "agreement"):
             real = getattr(Rig, name)
 
             def spied(rig, *given, name=name, real=real):
                 self.asked.append(given[0] if name == "speculative" else name)
-                return real(rig, *given)
+                found = real(rig, *given)
+                if name == "speculative":
+                    self.runs.append(found)
+                return found
 
             monkeypatch.setattr(Rig, name, spied)
 
@@ -457,7 +494,7 @@ class Spy:
         for asked in self.asked:
             if asked == "prefill":
                 found.append([])
-            elif asked != "agreement":
+            elif asked not in ("read", "agreement"):
                 found[-1].append(asked)
         return found
 
@@ -470,11 +507,25 @@ def test_pairs_begin_with_either_run_in_turn(monkeypatch):
     assert visits[4:] == [["plain", "ngram"], ["ngram", "plain"]] * 6
 
 
+def test_a_draft_has_read_the_prompt_before_either_run_of_a_pair(monkeypatch):
+    spy = Spy(monkeypatch)
+    calibrated(both(0.9), workload("noise", NOISE))
+    runs = [asked for asked in spy.asked if asked != "agreement"]
+    drafted = [place for place, asked in enumerate(runs) if asked == "draft"]
+    assert len(drafted) == 12
+    for place in drafted:
+        start = max(i for i in range(place) if runs[i] == "prefill")
+        assert runs[start + 1] == "read"
+
+
 def test_classes_take_turns_and_surveyed_prompts_come_again_at_the_end():
     found = calibrated(Bench(rule=REPEATING), workload("a", LOOPS), workload("b", NOISE))
     order = [(pair.workload, pair.prompt) for pair in found.pairs]
     numbers = [*range(4, 12), *range(4)]
     assert order == [(name, number) for number in numbers for name in "ab"]
+    began = [pair.began_s for pair in found.pairs]
+    assert began == sorted(set(began))
+    assert 0 < began[0] < began[-1] < found.findings.seconds
 
 
 def test_the_second_proposer_waits_until_every_class_is_through_with_its_first():
@@ -528,6 +579,73 @@ def test_a_check_ends_at_the_first_look_that_decides():
     (finding,) = found.findings.findings
     assert len(found.pairs) == 12
     assert (finding.measured.looks, finding.verdict) == (1, "pays")
+
+
+def pair(number: int) -> Pair:
+    """Gains of 0.5 and 2 in turn."""
+    plain_ms, spec_ms = (100.0, 200.0) if number % 2 else (200.0, 100.0)
+    return Pair("loops", "ngram", 3, number, plain_ms, spec_ms, 19, float(number))
+
+
+@pytest.mark.parametrize(
+    ("count", "looks"), [(1, 1), (11, 1), (12, 1), (13, 2), (18, 2), (23, 3), (24, 3)]
+)
+def test_pairs_after_the_last_look_are_a_look_of_their_own(count, looks):
+    check = Check("loops", "ngram", 3, (12, 18, 24))
+    for number in range(count):
+        assert not check.over
+        check.add(pair(number), 1.03)
+    assert check.over == (count == 24)
+    pairs = [pair(number) for number in range(count)]
+    times = [each.plain_ms for each in pairs], [each.spec_ms for each in pairs]
+    wanted = ratio_interval(*times, looks=looks, planned_looks=3)
+    assert check.live == Live("loops", "ngram", 3, wanted)
+
+
+@pytest.mark.parametrize(("count", "planned"), [(12, 1), (20, 2), (30, 3)])
+def test_the_interval_allows_for_all_looks_that_were_planned(count, planned):
+    found = calibrated(Bench(rule=by_class), workload("loops", LOOPS, count))
+    (finding,) = found.findings.findings
+    times = [each.plain_ms for each in found.pairs], [each.spec_ms for each in found.pairs]
+    assert finding.measured == ratio_interval(*times, looks=1, planned_looks=planned)
+
+
+def test_who_is_neither_promising_nor_ruled_out_is_measured_once_the_replay_knows_enough():
+    found = calibrated(both(0.3), workload("noise", NOISE), proposers=("draft",))
+    (finding,) = found.findings.findings
+    assert finding.best.estimate.gain < 1.0 < finding.best.estimate.high
+    assert finding.measured.prompts == 12
+
+
+def test_texts_without_a_step_tell_nothing_that_could_start_a_check():
+    def rule(tokens: np.ndarray) -> int:
+        return EOS if tokens[:9].tolist() == ends else by_class(tokens)
+
+    prompts = workload("noise", NOISE)
+    ends = encode(prompts.prompts[6]).tolist()
+    bench = Bench(rule=rule, draft_rule=agreeing(by_class, 0.0, VOCAB))
+    found = calibrated(bench, prompts, proposers=("draft",))
+    assert found.pairs == ()
+    assert verdicts(found) == {("noise", "draft"): "open"}
+
+
+def test_a_budget_that_ends_before_a_checks_first_pair_leaves_it_out():
+    told: list[float] = []
+    calibrated(both(0.9), report=told.append)
+    surveyed_s = told[7] * 600
+    found = calibrated(both(0.9), budget_s=surveyed_s + 0.3)
+    assert not found.findings.complete
+    assert found.pairs == ()
+    assert {each.tokens for each in found.findings.findings} == {4 * 19}
+
+
+def test_the_budget_is_kept_on_a_machine_that_is_slower_than_its_curves():
+    bench = both(0.9)
+    curves = curves_of(bench)
+    bench.target._cost = lambda n, past: 4 * target_ms(n, past)
+    found = calibrated(bench, curves=curves, budget_s=12.0)
+    assert not found.findings.complete
+    assert 10.0 < found.findings.seconds <= 12.0
 
 
 @pytest.mark.parametrize("budget_s", [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0])
@@ -600,6 +718,13 @@ def test_a_prompt_without_room_for_an_answer_is_left_out_and_named():
         calibrated(both(), long)
 
 
+def test_a_class_that_was_not_reached_rules_nobody_out():
+    long = workload("long", NOISE, 2, length=64)
+    found = calibrated(both(0.0), workload("noise", NOISE), long)
+    assert set(verdicts(found).values()) == {"does not pay"}
+    assert found.findings.proposers == ("draft", "ngram")
+
+
 def test_a_class_of_one_prompt_is_measured_once_and_stays_open():
     found = calibrated(Bench(rule=by_class), workload("loops", LOOPS, 1))
     (finding,) = found.findings.findings
@@ -616,9 +741,10 @@ def test_no_draft_is_longer_than_asked_for_or_than_the_curves_know(max_draft):
     assert found.pairs
 
 
-def test_where_no_draft_is_allowed_nothing_is_run():
+@pytest.mark.parametrize(("max_draft", "widest"), [(0, 8), (7, 1)])
+def test_where_no_draft_is_possible_nothing_is_run(max_draft, widest):
     bench = both(1.0)
-    found = calibrated(bench, max_draft=0)
+    found = calibrated(bench, max_draft=max_draft, curves=curves_of(bench, widest))
     assert found.findings.complete
     assert found.findings.findings == ()
     assert {call.width for call in bench.target.calls} == {1}

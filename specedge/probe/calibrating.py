@@ -109,7 +109,7 @@ def calibrate(
         slot=slot,
     )
     with rig:
-        prompts, left_out = _encoded(workloads, encode, rig.context)
+        prompts, left_out = encoded(workloads, encode, rig.context)
         longest = min(max_draft, curves.target.widths[-1] - 1)
         plan = Plan(curves, replay.Prices(curves), tuple(proposers), longest, margin)
         classes = [PromptClass(each.name, prompts[each.name], plan) for each in workloads]
@@ -132,6 +132,7 @@ def calibrate(
     findings = Findings(
         margin=margin,
         prompts_from=workloads[0].source,
+        workloads=tuple(each.name for each in workloads),
         findings=decision.findings,
         proposers=decision.proposers,
         reason=decision.reason,
@@ -151,10 +152,14 @@ def calibrate(
     )
 
 
-def _encoded(
+def encoded(
     workloads: Sequence[Workload], encode: Encode, context: int
 ) -> tuple[dict[str, list[Ids]], tuple[str, ...]]:
-    """Ids of the prompts that leave room for two tokens of output, by class; and the others."""
+    """Ids of the prompts that leave room for two tokens of output, by class; and the others.
+
+    Raises:
+        PromptError: a prompt cannot be encoded, or not one fits.
+    """
     found: dict[str, list[Ids]] = {}
     left_out: list[str] = []
     for workload in workloads:
@@ -168,7 +173,7 @@ def _encoded(
             else:
                 kept.append(ids)
     if not any(found.values()):
-        raise PromptError(left_out[0])
+        raise PromptError(f"not one of {len(left_out)} prompts fits: {left_out[0]}")
     return found, tuple(left_out)
 
 
@@ -252,6 +257,7 @@ class _Turns:
     def _pair(self, number: int, check: Check) -> Ids:
         """Run the prompt both ways; the plain text, int64 [n]."""
         rig, name, k = self.rig, check.proposer, check.k
+        began_s = self.watch.now() - self.began
         if name == "draft":
             rig.read()  # before either run, so that both follow the same
         if len(check.tried) % 2 == 0:
@@ -267,7 +273,7 @@ class _Turns:
         if steps and spec_steps:
             # Where near-ties fell otherwise, the text may have ended elsewhere.
             spec_ms = spec.ms * steps / spec_steps
-            pair = Pair(check.workload, name, k, number, plain.ms, spec_ms, steps)
+            pair = Pair(check.workload, name, k, number, plain.ms, spec_ms, steps, began_s)
             self.pairs.append(pair)
             check.add(pair, self.plan.margin)
         return plain.output

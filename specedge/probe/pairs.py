@@ -46,6 +46,7 @@ class Pair:
         plain_ms: of the tokens after the first.
         spec_ms: of as many tokens.
         tokens: how many those were.
+        began_s: when, in seconds from the first look at the clock.
     """
 
     workload: str
@@ -55,6 +56,7 @@ class Pair:
     plain_ms: float
     spec_ms: float
     tokens: int
+    began_s: float
 
 
 class Meter(Protocol):
@@ -242,8 +244,6 @@ class Rig:
             seq = Sequence(text[: n_prompt + stop], context=self.context, max_tokens=1)
             reader.start(seq, GREEDY)
             outcomes = reader.agreement(seq, stop - start)
-            if not outcomes:
-                break
             agreed[stop - len(outcomes) : stop] = outcomes
             start = stop
         return agreed
