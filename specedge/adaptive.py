@@ -107,7 +107,8 @@ class Adaptive:
             else:
                 self._shadows.offer(name, lookup)
         self._draft, self._choice = draft, choice
-        if len(draft.tokens) and choice.why != "measure":
+        cut = limit < min(self._longest, max_verify - 1)  # the last rounds say little of the others
+        if len(draft.tokens) and choice.why != "measure" and not (cut and self._drafted):
             self._drafted = choice
         return draft, choice
 

@@ -20,7 +20,7 @@ from specedge.engines.fake import FakeEngine, Rule, Scores, fake_spec, hashed
 from specedge.loop import Round, decode
 from specedge.metrics import Metrics, MetricsSummary
 from specedge.policy import Candidate
-from specedge.probe.curves import CostCurves
+from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
 from specedge.sampling.params import SamplingParams
 from specedge.sampling.sampler import make_sampler
@@ -85,6 +85,25 @@ CHEAP = {1: 20.0, 2: 21.0, 3: 22.0, 5: 25.0, 9: 30.0, 16: 38.0}
 # each further token costs most of a step: drafting hardly ever pays
 DEAR = {1: 20.0, 2: 36.0, 3: 52.0, 5: 84.0, 9: 148.0, 16: 260.0}
 DRAFT = {1: 2.0, 2: 2.5, 64: 20.0}
+
+
+def curve(role: str, table: dict[int, float], step: int = 1) -> Curve:
+    points = [
+        Point(width=n, past=0, count=9, ms=ms, low_ms=ms, high_ms=ms) for n, ms in table.items()
+    ]
+    return Curve(role=role, width_step=step, points=tuple(points))  # type: ignore[arg-type]
+
+
+def known(table: dict[int, float], draft: dict[int, float] | None = None) -> CostCurves:
+    """What a probe would have found: the truth."""
+    return CostCurves(
+        plan="full",
+        target=curve("target", table),
+        draft=None if draft is None else curve("draft", draft),
+        passes=9,
+        seconds=1.0,
+        converged=True,
+    )
 
 
 @dataclass

@@ -1,0 +1,400 @@
+"""The policy in the loop, in fake time: fast where drafting pays, and hardly ever slower."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specedge.contract import Ids
+from specedge.controller import Controller
+from specedge.engines.fake import agreeing, hashed
+from specedge.errors import ProposerError
+from specedge.policy import Candidate
+from specedge.proposers import Draft, DraftModelProposer, NgramProposer
+from specedge.proposers.base import PADDING
+from specedge.sampling.params import SamplingParams
+from specedge.sampling.sampler import Sampler
+from specedge.sequence import NO_TOKENS, Sequence
+from specedge.speculator import Speculator
+from tests.timed import CHEAP, DEAR, DRAFT, Clock, Cost, Desk, Ran, install, known, steps
+
+PROMPT = [5, 6, 7, 8, 9, 10, 11, 12]
+SCATTERED = hashed(997, last=None)
+COPYING = hashed(31, last=1)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return install(monkeypatch)
+
+
+def desk_of(
+    clock: Clock, table: dict[int, float], rule=SCATTERED, draft=None, **given: object
+) -> Desk:
+    """Costs known; `draft` is how often the draft model agrees."""
+    vocab = 997 if rule is SCATTERED else 32
+    drafting = None if draft is None else agreeing(rule, draft, vocab - 1)
+    costs = known(table, None if draft is None else DRAFT)
+    return Desk(
+        clock,
+        rule=rule,
+        cost=steps(table),
+        draft_rule=drafting,
+        vocab=vocab,
+        costs=costs,
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def speed(ran: Ran) -> float:
+    """Tokens per millisecond after the first."""
+    return (len(ran.tokens) - 1) / ran.ms
+
+
+def best_fixed(clock: Clock, table: dict[int, float], name: str, tokens: int, **given) -> float:
+    """Fastest K of one proposer."""
+    speeds = []
+    for k in range(1, 16):
+        desk = desk_of(clock, table, controller=Controller(k), proposers=[name], **given)
+        speeds.append(speed(desk.run(PROMPT, tokens)))
+    return max(speeds)
+
+
+def test_a_text_that_copies_itself_is_nearly_as_fast_as_at_the_best_fixed_length(clock):
+    desk = desk_of(clock, CHEAP, COPYING)
+    ran = desk.run(PROMPT, 450)
+    best = best_fixed(clock, CHEAP, "ngram", 450, rule=COPYING)
+    assert best > 3 / CHEAP[1]
+    assert speed(ran) >= 0.9 * best  # the first matches of a first request are on trial
+    again = desk.run(PROMPT[::-1], 450)
+    assert speed(again) >= 0.97 * best
+    assert ran.state.on
+    assert ran.state.proposer == "ngram"
+    assert ran.state.reason.startswith("ngram: 15 looked-up tokens cost ")
+
+
+def test_a_draft_that_always_agrees_is_nearly_as_fast_as_at_the_best_fixed_length(clock):
+    desk = desk_of(clock, CHEAP, draft=1.0)
+    desk.run(PROMPT, 450)
+    ran = desk.run(PROMPT[::-1], 450)
+    best = best_fixed(clock, CHEAP, "draft", 450, draft=1.0)
+    assert best > 2 / CHEAP[1]
+    assert speed(ran) >= 0.97 * best
+    assert (ran.state.on, ran.state.proposer) == (True, "draft")
+
+
+def excess(ran: Ran, step_ms: float) -> list[tuple[float, float]]:
+    """After each round: time over plain, and plain time."""
+    spent = accumulate(done.ms for done in ran.rounds)
+    plain = accumulate(len(done.tokens) * step_ms for done in ran.rounds)
+    return [(ms - whole, whole) for ms, whole in zip(spent, plain, strict=True)]
+
+
+@pytest.mark.parametrize("table", [CHEAP, DEAR])
+@pytest.mark.parametrize(
+    ("rule", "draft"),
+    [(SCATTERED, None), (SCATTERED, 0.0), (SCATTERED, 0.2), (hashed(31, last=None), None)],
+)
+def test_a_text_that_does_not_repeat_itself_loses_no_more_than_the_account(
+    clock, table, rule, draft
+):
+    """At every moment of two requests, prompts' reading by the draft included."""
+    desk = desk_of(clock, table, rule, draft)
+    spent = plain = 0.0
+    for prompt in (PROMPT, PROMPT[::-1]):
+        ran = desk.run(prompt, 450)
+        for over, whole in excess(ran, table[1]):
+            assert spent + over <= 0.015 * (plain + whole) + 1e-6
+        over, whole = excess(ran, table[1])[-1]
+        spent, plain = spent + over, plain + whole
+
+
+def test_a_draft_that_is_always_wrong_stops(clock):
+    """And is tried again, ever more rarely."""
+    desk = desk_of(clock, CHEAP, draft=0.0, proposers=["draft"])
+    wasted = 0
+    for request in range(8):
+        ran = desk.run([*PROMPT, request], 450)
+        wasted += sum(done.drafted > 0 for done in ran.rounds)
+        assert not ran.state.on
+        assert ran.state.reason.startswith(("speculation off: ", "plain step: "))
+        assert "\n" not in ran.state.reason
+    assert 0 < wasted <= 0.02 * 8 * 450
+
+
+def test_short_outputs_are_not_worth_a_prompts_reading(clock):
+    desk = desk_of(clock, CHEAP, draft=0.9)
+    prompt = np.random.default_rng(0).integers(0, 996, 400).tolist()
+    ran = desk.run(prompt, 8)
+    assert desk.draft is not None
+    assert not desk.draft.calls
+    assert {done.drafted for done in ran.rounds} == {0}
+
+
+def test_nothing_is_asked_before_the_first_token_is_out(clock):
+    desk = desk_of(clock, CHEAP, draft=0.9)
+    ran = desk.run(PROMPT, 50, stop_after=0)
+    assert len(ran.tokens) == 1
+    assert desk.draft is not None
+    assert not desk.draft.calls
+
+
+@pytest.mark.parametrize("longest", [1, 3, 15])
+def test_no_draft_is_longer_than_allowed(clock, longest):
+    desk = desk_of(clock, CHEAP, COPYING, draft=1.0, longest=longest)
+    ran = desk.run(PROMPT, 300)
+    assert max(done.drafted for done in ran.rounds) == longest
+
+
+class Stub:
+    """Drafts the same tokens for ever; counts who asked."""
+
+    def __init__(self, name="stub", tokens=(), fails="", **fixed) -> None:
+        self.name = name
+        self.tokens = np.array(tokens, dtype=np.int64)
+        self.fails = fails
+        self.verbs: list[str] = []
+        self.__dict__ |= fixed
+
+    def _enter(self, verb: str) -> None:
+        self.verbs.append(verb)
+        if verb == self.fails:
+            raise RuntimeError("gone")
+
+    def start(self, seq: Sequence, sampler: Sampler) -> None:
+        self._enter("start")
+
+    def backlog(self, seq: Sequence) -> int | None:
+        self._enter("backlog")
+        return 1
+
+    def propose(self, seq: Sequence, limit: int) -> Draft:
+        self._enter("propose")
+        tokens = self.tokens[:limit]
+        return Draft(tokens, self.name, match=2) if len(tokens) else Draft(NO_TOKENS, "")
+
+    def observe(self, committed: Ids, n_accepted: int) -> None:
+        self._enter("observe")
+
+    def close(self) -> None:
+        self._enter("close")
+
+
+def with_stubs(clock: Clock, *stubs: Stub, mode="auto", drafts=False, **given) -> Desk:
+    desk = desk_of(clock, CHEAP, COPYING, 0.5 if drafts else None, **given)
+    adaptive = desk.adaptive
+    adaptive._candidates |= {
+        stub.name: Candidate(stub.name, "lookup" if getattr(stub, "is_lookup", 1) else "draft")
+        for stub in stubs
+    }
+    adaptive._policy = adaptive._policy_of(desk.costs or known(CHEAP))
+    desk.speculator = Speculator([*desk.chosen, *stubs], adaptive, mode=mode)
+    return desk
+
+
+def test_a_lookup_of_ones_own_takes_part(clock):
+    stub = Stub(tokens=[COPYING(np.array([5]))] * 3, is_lookup=True)
+    desk = with_stubs(clock, stub)
+    ran = desk.run(PROMPT, 200)
+    assert ran.tokens == desk.oracle(PROMPT, 200)
+    assert stub.verbs.count("propose") >= 20
+    assert "backlog" not in stub.verbs
+
+
+def test_a_proposer_that_does_not_say_whether_it_is_a_lookup_fails_by_name(clock):
+    desk = with_stubs(clock, Stub("mine", [1]))
+    ran = desk.run(PROMPT, 50)
+    assert ran.tokens == desk.oracle(PROMPT, 50)
+    assert (ran.state.on, ran.state.failures) == (False, 1)
+    assert "proposer mine failed in propose: AttributeError" in ran.state.reason
+    assert "is_lookup" in ran.state.reason
+
+
+def test_a_proposer_that_is_no_candidate_is_not_asked(clock):
+    stub = Stub("stranger", [1], is_lookup=True)
+    desk = desk_of(clock, CHEAP, COPYING)
+    desk.speculator = Speculator([*desk.chosen, stub], desk.adaptive)
+    desk.run(PROMPT, 50)
+    assert "propose" not in stub.verbs
+
+
+@pytest.mark.parametrize(
+    ("verb", "is_lookup"), [("start", True), ("propose", True), ("observe", True)]
+)
+def test_whoever_fails_is_blamed(clock, verb, is_lookup):
+    desk = with_stubs(clock, Stub("bad", [1], verb, is_lookup=is_lookup), drafts=True)
+    ran = desk.run(PROMPT, 60)
+    assert ran.tokens == desk.oracle(PROMPT, 60)
+    assert f"proposer bad failed in {verb}: RuntimeError: gone" in ran.state.reason
+
+
+def test_a_draft_model_whose_backlog_cannot_be_told_is_blamed(clock):
+    desk = desk_of(clock, CHEAP, COPYING, proposers=[])
+    stub = Stub("bad", [1], "backlog", is_lookup=False)
+    desk.costs = known(CHEAP, DRAFT)
+    desk.adaptive._candidates["bad"] = Candidate("bad", "draft")
+    desk.speculator = Speculator([stub], desk.adaptive)
+    ran = desk.run(PROMPT, 60)
+    assert "proposer bad failed in propose: RuntimeError: gone" in ran.state.reason
+
+
+def test_off_asks_nobody(clock):
+    stub = Stub(tokens=[1], is_lookup=True)
+    desk = with_stubs(clock, stub, mode="off")
+    ran = desk.run(PROMPT, 60)
+    assert stub.verbs == []
+    assert {done.drafted for done in ran.rounds} == {0}
+    assert ran.state.reason == "turned off by request"
+
+
+def test_on_drafts_a_fixed_length_in_priority_order(clock):
+    for order in (["ngram", "draft"], ["draft", "ngram"]):
+        desk = desk_of(
+            *(clock, DEAR, COPYING, 0.0),
+            controller=Controller(4),
+            proposers=order,
+            mode="on",
+        )
+        ran = desk.run(PROMPT, 200)
+        assert ran.tokens == desk.oracle(PROMPT, 200)
+        assert {done.drafted for done in ran.rounds[:-6]} == {4}
+        assert ran.rounds[-20].proposer == order[0]
+        assert all(done.choice is None for done in ran.rounds)
+        assert ran.state.on
+
+
+def test_on_is_an_error_where_a_proposer_fails(clock):
+    stub = Stub("bad", [1], "propose", is_lookup=True)
+    desk = desk_of(clock, CHEAP, COPYING)
+    desk.speculator = Speculator([stub], Controller(4), mode="on")
+    with pytest.raises(ProposerError, match="proposer bad failed in propose"):
+        desk.run(PROMPT, 60)
+
+
+def test_an_engine_that_fails_in_a_round_leaves_the_next_request_sound(clock):
+    for fault in range(1, 60, 3):
+        desk = Desk(clock, rule=COPYING, draft_rule=agreeing(COPYING, 0.7, 31))
+        desk.target._faults[fault] = RuntimeError("gone")
+        with pytest.raises(RuntimeError):
+            desk.run(PROMPT, 300)
+        ran = desk.run(PROMPT, 300)
+        assert ran.tokens == desk.oracle(PROMPT, 300)
+        assert desk.measured
+        found = {point.width: point.ms for point in desk.measured[-1].target.points}
+        assert found == pytest.approx(CHEAP)
+
+
+def test_a_machine_that_slows_down_is_not_taken_for_a_loss(clock):
+    slow = 1.0
+
+    def cost(width: int, past: int) -> float:
+        return slow * steps(CHEAP)(width, past)
+
+    desk = desk_of(clock, CHEAP, COPYING)
+    desk.target._cost = cost
+    desk.run(PROMPT, 400)
+    slow = 3.0
+    desk.run(PROMPT, 400)
+    ran = desk.run(PROMPT[::-1], 400)
+    assert ran.state.on
+    assert sum(done.drafted >= 8 for done in ran.rounds) > 0.6 * len(ran.rounds)
+
+
+ms = st.floats(0.5, 60)
+tables = st.tuples(ms, ms, ms, ms, ms, ms).map(
+    lambda found: dict(zip(CHEAP, accumulate(found, max), strict=True))
+)
+drafts = st.tuples(ms, ms, ms).map(
+    lambda found: dict(zip(DRAFT, sorted(each / 10 for each in found), strict=True))
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_no_costs_and_no_clock_change_the_text_or_widen_a_round_past_the_clamp(data):
+    with pytest.MonkeyPatch.context() as patch:
+        clock = install(patch)
+        draw = data.draw
+        table, table_draft = draw(tables), draw(drafts)
+        jitter = draw(st.lists(st.floats(-1.5, 4), min_size=7, max_size=7))
+        odd = draw(st.booleans())
+        calls = 0
+
+        def jittered(cost: Cost) -> Cost:
+            def shown(width: int, past: int) -> float:
+                nonlocal calls
+                calls += 1
+                return cost(width, past) * (jitter[calls % 7] if odd else 1.0)
+
+            return shown
+
+        last = draw(st.sampled_from([1, 2, 3, None]))
+        rule = hashed(13, last=last, seed=draw(st.integers(0, 99)))
+        context = draw(st.integers(2, 200))
+        max_verify = draw(st.integers(2, 16))
+        longest = draw(st.integers(1, min(max_verify, context) - 1)) if context > 2 else 1
+        desk = Desk(
+            clock,
+            rule=rule,
+            cost=jittered(steps(table)),
+            draft_rule=agreeing(rule, draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])), 13),
+            draft_cost=jittered(steps(table_draft)),
+            vocab=16,
+            context=context,
+            draft_context=draw(st.integers(2, context)),
+            max_verify=max_verify,
+            longest=longest,
+            step=draw(st.sampled_from([1, 2, 4])),
+            proposers=draw(
+                st.sampled_from([["ngram"], ["draft"], ["ngram", "draft"], ["draft", "ngram"]])
+            ),
+            costs=draw(st.sampled_from([None, known(table, table_draft)])),
+        )
+        for _ in range(draw(st.integers(1, 3))):
+            prompt = draw(st.lists(st.integers(0, 12), min_size=1, max_size=min(context, 20)))
+            budget = draw(st.integers(1, 250))
+            eos = frozenset(draw(st.sets(st.integers(0, 15), max_size=1)))
+            ran = desk.run(prompt, budget, eos=eos)
+            assert ran.tokens == desk.oracle(prompt, budget, eos)
+            assert ran.state.failures == 0
+            n = len(prompt) + 1
+            for done in ran.rounds:
+                left = budget - (n - len(prompt))
+                assert done.drafted <= min(longest, max_verify - 1, context - n, left - 1)
+                n += len(done.tokens)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**40),
+    table=tables,
+    temperature=st.sampled_from([0.4, 1.0, 2.0]),
+    start=st.booleans(),
+)
+def test_a_seeded_sample_does_not_depend_on_what_the_policy_makes_of_it(
+    seed, table, temperature, start
+):
+    def soft(ids: Ids) -> np.ndarray:
+        return np.random.default_rng(int(ids[-2:].sum())).normal(0, 2, 16).astype(np.float32)
+
+    with pytest.MonkeyPatch.context() as patch:
+        desk = Desk(
+            install(patch),
+            scores=soft,
+            draft_scores=soft,
+            cost=steps(table),
+            vocab=16,
+            context=200,
+            costs=None if start else known(table, DRAFT),
+        )
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        plain = desk.plain([1, 2, 3], 190, sampling=sampling)
+        assert desk.run([1, 2, 3], 190, sampling=sampling).tokens == plain.tokens
+
+
+def test_padding_is_nobodys_name():
+    assert PADDING not in (DraftModelProposer.name, NgramProposer.name, "")
