@@ -94,16 +94,13 @@ def test_an_estimate_of_too_few_prompts_has_no_interval_in_its_row():
 
 def test_verdict_lines_are_the_reason_each_proposer_and_the_doubts():
     good = verdict_lines(samples.findings(samples.curves()))
-    assert good[0].startswith("speculation on: ngram pays on code editing")
-    assert good[1].startswith(
-        "ngram: pays on code writing (1.21x, K=3), code editing (3.37x, K=11)"
-    )
-    assert good[1].endswith("; open on chat")
-    assert good[2].endswith("; does not pay on summarising")
+    best = "at best 3.37x (code editing, K=11)"
+    assert good[:2] == [samples.REASON, f"ngram: pays for 4 of 5 workloads, open for 1, {best}"]
+    assert good[2].startswith("draft: pays for 4 of 5 workloads, does not pay for 1, at best ")
     assert len(good) == 3
     troubled = samples.troubled().findings
     assert troubled is not None
     bad = verdict_lines(troubled)
-    assert bad[1].startswith("ngram: ruled out; does not pay on ")
+    assert bad[1].startswith("ngram: ruled out; does not pay for 5 of 5 workloads, at best 0.99x")
     assert "note: 1 of 24 speculative texts differed from the plain one" in "\n".join(bad)
     assert "note: Not steady: power mode 15W -> 7W" in bad

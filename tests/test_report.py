@@ -254,14 +254,24 @@ def test_characters_that_no_page_may_hold_are_replaced():
 
 def test_the_headline_says_the_decision_and_each_proposers_state():
     text = read(samples.page()).text
-    assert "Speculation onngram pays on code editing (K=11 gives 3.37x" in text
-    assert "ngram ✓ pays pays on code writing (1.21x, K=3)" in text
+    assert "Speculation onngram pays for code writing (1.21x, 1.16 to 1.25)" in text
+    assert "ngram ✓ pays for 4 of 5 workloads, open for 1, at best 3.37x (code editing" in text
+    assert "draft ✓ pays for 4 of 5 workloads, does not pay for 1, at best 1.54x" in text
     text = read(samples.troubled()).text
     assert "Speculation off1 drafted token costs 37% of a target step" in text
-    assert "draft ✗ ruled out does not pay on" in text
+    assert "draft ✗ ruled out does not pay for 5 of 5 workloads, at best 0.83x (code" in text
     assert "Not decidedOnly the costs of calls" in read(samples.page(findings=None)).text
-    tried = with_findings(findings=(of_one(verdict="open"),), proposers=("ngram",))
-    assert "ngram ? may try open on code editing" in read(tried).text
+
+
+def test_what_may_only_be_tried_is_not_called_on():
+    reason = "speculation on trial: ngram open for code editing (1.01x)"
+    one = of_one(verdict="open")
+    text = read(with_findings(findings=(one,), proposers=("ngram",), reason=reason)).text
+    assert "Speculation on trialngram open for code editing (1.01x)" in text
+    assert "ngram ? may try open for 1 of 1 workload, at best 3.37x (code editing, K=" in text
+    text = read(with_findings(findings=(), proposers=("ngram",), reason="no time")).text
+    assert "Speculation on trialno time" in text
+    assert "ngram ? may try not tried" in text
 
 
 def test_doubts_stand_in_a_box_and_only_where_there_are_any():
@@ -298,7 +308,7 @@ def test_the_decision_table_holds_the_findings():
         shown = f"{live.gain:.2f}x {live.low:.2f} to {live.high:.2f}" if live else "–"
         assert row[5] == shown
         assert row[6:8] == [f"{best.acceptance_rate:.0%}", f"{best.acceptance_length:.2f}"]
-        assert row[8].startswith(f"{each.reason} (1536 tokens")
+        assert row[8].startswith(f"{each.reason} (1536 tokens of text)")
 
 
 def test_tables_under_the_figures_hold_every_number():
@@ -328,8 +338,30 @@ def test_tables_under_the_figures_hold_every_number():
             if row[:2] == [each.workload, each.proposer] and len(row) == 3 + len(each.reached)
         )
         assert places[2] == str(each.reached[0])
-        for part, shown in zip(each.survival, places[3:], strict=True):
+        known, unknown = places[3 : 3 + len(each.survival)], places[3 + len(each.survival) :]
+        assert set(unknown) <= {"–"}
+        for part, shown in zip(each.survival, known, strict=True):
             assert shown == ("<1%" if 0 < part < 0.005 else f"{part:.0%}")
+
+
+def test_what_was_measured_stands_beside_the_k_that_it_was_measured_at():
+    one = of_one()
+    rows = read(with_findings(findings=(one,))).rows
+    by_k = [row for row in rows if len(row) == 7 and row[0] == one.workload]
+    assert [row[2] for row in by_k] == [str(each.k) for each in one.expected]
+    live = one.measured
+    shown = f"{live.gain:.2f}x ({live.low:.2f} to {live.high:.2f})"
+    assert [row[6] for row in by_k] == [shown if k == one.best_k else "–" for k in range(1, 16)]
+
+
+def test_the_largest_measured_speed_is_named_with_its_workload():
+    text = read(samples.page()).text
+    best = max(
+        (each for each in samples.page().findings.findings if each.measured),
+        key=lambda each: each.measured.gain,
+    )
+    where = f"{best.workload}, {best.proposer}, K={best.best_k}"
+    assert f"largest measured speed{best.measured.gain:.2f}x{where}" in text
 
 
 def _costs_of(row):

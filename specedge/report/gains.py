@@ -132,7 +132,15 @@ def _measured(frame: Frame, measured: Estimate, x: float, y: Scale) -> None:
 
 
 def _table(findings: Findings) -> Markup:
-    heads = ("Workload", "Proposer", "K", "Expected", "Accepted", "Tokens a round", "Measured")
+    heads = (
+        "Workload",
+        "Proposer",
+        "K",
+        "Expected",
+        "Acceptance rate",
+        "Acceptance length",
+        "Measured",
+    )
     rows = []
     for finding in findings.findings:
         for each in finding.expected:

@@ -30,7 +30,7 @@ TERMS = (
         "Acceptance length",
         "Tokens that a round adds to the text: those accepted and one of the target’s own.",
     ),
-    ("Survival", "Share of drafts of which all tokens up to a place were right."),
+    ("Survival", "Chance that all tokens of a draft up to a place are right."),
     (
         "90% interval",
         "The range in which the true value lies nine times out of ten. No interval: too few "

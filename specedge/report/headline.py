@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from specedge.report.costs import draft_share
 from specedge.report.markup import Markup, element
-from specedge.report.summary import doubts, standings
+from specedge.report.summary import Standing, doubts, standings
 from specedge.report.verdicts import pill
 from specedge.report.words import counted, moment, seconds, three_digits, times
 
 if TYPE_CHECKING:
     from specedge.report.page import Page
+
+_LONG = 160  # letters of a reason that is set smaller
 
 
 def headline(page: Page) -> Markup:
@@ -19,19 +21,21 @@ def headline(page: Page) -> Markup:
     findings = page.findings
     if findings is None:
         state, kind, reason = "Not decided", "open", "Only the costs of calls were measured."
-    elif findings.speculates:
+    elif any(each.state == "pays" for each in standings(findings)):
         state, kind, reason = "Speculation on", "good", findings.reason
+    elif findings.speculates:
+        state, kind, reason = "Speculation on trial", "open", findings.reason
     else:
         state, kind, reason = "Speculation off", "bad", findings.reason
     if reason.casefold().startswith(f"{state.casefold()}: "):
         reason = reason[len(state) + 2 :]
     card = [
         element("p", state, class_=f"state {kind}"),
-        element("p", reason, class_="reason"),
+        element("p", reason, class_="reason long" if len(reason) > _LONG else "reason"),
     ]
     if findings is not None and standings(findings):
         rows = [
-            element("li", _strong(each.proposer), " ", pill(each.state), " ", each.sentence)
+            element("li", _strong(each.proposer), " ", pill(each.state), " ", _after(each))
             for each in standings(findings)
         ]
         card.append(element("ul", *rows, class_="standings"))
@@ -52,6 +56,11 @@ def headline(page: Page) -> Markup:
 
 def _strong(said: str) -> Markup:
     return element("strong", said)
+
+
+def _after(standing: Standing) -> str:
+    """The sentence after the state, which begins it where the proposer pays."""
+    return standing.sentence.removeprefix("pays " if standing.state == "pays" else "")
 
 
 def _device(page: Page) -> str:

@@ -26,7 +26,8 @@ padding:20px 22px;margin:0 0 18px}
 .decision.bad{border-left-color:var(--bad)}
 .state{font-weight:700;margin:0 0 2px;color:var(--open)}.state.good{color:var(--good)}
 .state.bad{color:var(--bad)}
-.reason{font-size:1.3rem;line-height:1.35;margin:0}.reason::first-letter{text-transform:uppercase}
+.reason{font-size:1.3rem;line-height:1.35;margin:0}.reason.long{font-size:1.05rem;line-height:1.5;max-width:none}
+.reason::first-letter{text-transform:uppercase}
 .standings{list-style:none;margin:14px 0 0;padding:12px 0 0;border-top:1px solid var(--rule)}
 .standings li{margin:4px 0;overflow-wrap:anywhere}
 .mind{background:var(--open-bg);border-color:var(--open);padding:14px 22px}

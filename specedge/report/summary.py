@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specedge.probe.curves import CostCurves
 from specedge.probe.findings import Expected, Finding, Findings
-from specedge.report.words import counted, listed, seconds, share, times
+from specedge.report.words import counted, seconds, share, times
 
 FEW_PASSES = 3  # repetitions that tell noise from cost
 _STEADY = 0.1  # T(1) may change by this share without being called unsteady
@@ -35,16 +35,18 @@ class Standing:
 
     @property
     def sentence(self) -> str:
-        """On which workloads it pays, does not, and is left open."""
-        parts = []
-        pays = [_with_gain(each) for each in self.findings if each.verdict == "pays"]
-        if pays:
-            parts.append(f"pays on {listed(pays)}")
-        for verdict, words in (("does not pay", "does not pay on"), ("open", "open on")):
-            names = [each.workload for each in self.findings if each.verdict == verdict]
-            if names:
-                parts.append(f"{words} {listed(names)}")
-        return "; ".join(parts) or "not tried"
+        """On how many workloads it pays, does not and is left open, and where it does best."""
+        total = counted(len(self.findings), "workload")
+        parts: list[str] = []
+        for verdict in ("pays", "open", "does not pay"):
+            number = sum(each.verdict == verdict for each in self.findings)
+            if number:
+                parts.append(f"{verdict} for {number}" + ("" if parts else f" of {total}"))
+        best = max(self.findings, key=_gain, default=None)
+        if best is not None and _gain(best):
+            k = f", K={best.best_k}" if best.best_k else ""
+            parts.append(f"at best {times(_gain(best))} ({best.workload}{k})")
+        return ", ".join(parts) or "not tried"
 
 
 def standings(findings: Findings) -> tuple[Standing, ...]:
@@ -106,8 +108,9 @@ def reservations(findings: Findings) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _with_gain(finding: Finding) -> str:
-    """The measured gain counts more than the expected one."""
-    known = finding.measured or (finding.best.estimate if finding.best else None)
-    gain = f"{times(known.gain)}, " if known else ""
-    return f"{finding.workload} ({gain}K={finding.best_k})" if finding.best_k else finding.workload
+def _gain(finding: Finding) -> float:
+    """Measured if it was, else the largest expected; 0: nothing was drafted."""
+    if finding.measured is not None:
+        return finding.measured.gain
+    expected = leading(finding)
+    return 0.0 if expected is None else expected.estimate.gain

@@ -22,7 +22,7 @@ def survival(findings: Findings) -> Markup:
         drew = [each for each in standing.findings if each.survival]
         silent = [each.workload for each in standing.findings if not each.survival]
         for start in range(0, max(len(drew), 1), SERIES):
-            caption = f"{standing.proposer}: drafts that stood up to a place."
+            caption = f"{standing.proposer}: drafts that stand up to a place."
             if silent and start == 0:
                 caption += f" Nothing was drafted for {listed(silent)}."
             shown = drew[start : start + SERIES]
@@ -31,8 +31,9 @@ def survival(findings: Findings) -> Markup:
         "survival",
         "How far drafts stand",
         paragraph(
-            "Share of drafts of which every token up to a place was what the target would have "
-            "written. Lookups draft only where they find a match, and not always as many tokens."
+            "Chance that every token of a draft up to a place is what the target writes. A lookup "
+            "drafts only where it finds a match, and not always as many tokens: each place is "
+            "judged by the drafts that came to it."
         ),
         panels("wide", parts),
         folded("These numbers as tables", _table(findings, places)),
@@ -41,7 +42,7 @@ def survival(findings: Findings) -> Markup:
 
 def _chart(proposer: str, findings: list[Finding], places: int) -> Markup:
     names = [each.workload for each in findings]
-    label = f"Share of {proposer} drafts that stood up to each place, by workload"
+    label = f"Chance that a draft of {proposer} stands up to each place, by workload"
     right = _WIDTH - max(label_room(names), 24)
     frame = Frame(_WIDTH, _HEIGHT, _LEFT, right, _TOP, _BOTTOM, label)
     y = Scale(0, 1, _BOTTOM, _TOP)

@@ -22,8 +22,8 @@ _HEADS = (
     "Best K",
     "Expected",
     "Measured",
-    "Accepted",
-    "Tokens a round",
+    "Acceptance rate",
+    "Acceptance length",
     "Why",
 )
 
@@ -54,9 +54,9 @@ def decisions(findings: Findings) -> Markup:
         "decision",
         "Decision by workload",
         paragraph(
-            "Accepted is the share of drafted tokens that were kept, tokens a round is what a "
-            "round adds to the text, both at the best K. Intervals are of 90%. In brackets: the "
-            "tokens of plain text and the pairs of runs that a row rests on."
+            "The acceptance rate is the share of drafted tokens that were kept, the acceptance "
+            "length the tokens that a round adds to the text, both at the best K. Intervals are "
+            "of 90%."
         ),
         whole if rows else paragraph("No workload was tried."),
     )
@@ -94,7 +94,5 @@ def _estimate(estimate: Estimate | None) -> Markup:
 
 
 def _why(finding: Finding) -> Markup:
-    said = counted(finding.tokens, "token")
-    if finding.measured is not None:
-        said += f", {counted(finding.measured.prompts, 'pair')}"
+    said = f"{counted(finding.tokens, 'token')} of text"
     return element("span", finding.reason, " ", element("span", f"({said})", class_="dim"))

@@ -16,18 +16,35 @@ def write(path: Path, html: str) -> None:
         ProbeError: the path is a folder, its folder is missing, or it cannot be written.
     """
     try:
-        if path.is_dir():
-            raise ProbeError(f"report: {path}: expected a file, found a folder; name a file in it")
-        if not path.parent.is_dir():
-            raise ProbeError(f"report: {path}: there is no folder {path.parent}; make it first")
+        check_place(path)
         if path.exists() and not path.is_file():
             path.write_text(html, encoding="utf-8")
         else:
             _replace(path.resolve(), html)  # a link stays a link
     except OSError as error:
-        raise ProbeError(
-            f"report: {path}: cannot be written: {error.strerror or error}; name a file elsewhere"
-        ) from None
+        raise _refused(path, error) from None
+
+
+def check_place(path: Path) -> None:
+    """What can be known before there is a page.
+
+    Raises:
+        ProbeError: the path is a folder, its folder is missing, or neither can be told.
+    """
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise _refused(path, error) from None
+    if is_folder:
+        raise ProbeError(f"report: {path}: expected a file, found a folder; name a file in it")
+    if not has_folder:
+        raise ProbeError(f"report: {path}: there is no folder {path.parent}; make it first")
+
+
+def _refused(path: Path, error: OSError) -> ProbeError:
+    return ProbeError(
+        f"report: {path}: cannot be written: {error.strerror or error}; name a file elsewhere"
+    )
 
 
 def _replace(path: Path, html: str) -> None:
