@@ -36,6 +36,12 @@ RIVALS = (
 EXTRAS = {
     "export": ("gguf", "onnx", "onnx-ir", "safetensors", "ml-dtypes"),
     "hub": ("huggingface-hub",),
+    "metrics": ("prometheus-client",),
+}
+_NEEDED = {
+    "export": "to export",
+    "hub": "to fetch from a hub",
+    "metrics": "to write Prometheus text",
 }
 BASE = ("click", "jinja2", "numpy", "pydantic", "rich", "tokenizers")
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimd", "asimddp")
@@ -160,7 +166,7 @@ def check_extras() -> Iterable[Row]:
         missing = [name for name in names if version(name) is None]
         if missing:
             found = f"not installed: {', '.join(missing)}"
-            needed = {"export": "to export", "hub": "to fetch from a hub"}[extra]
+            needed = _NEEDED[extra]
             yield Row(f"[{extra}]", "warn", found, f'{needed}: pip install "specedge[{extra}]"')
         else:
             yield Row(f"[{extra}]", "ok", ", ".join(f"{name} {version(name)}" for name in names))
