@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+import report_samples as samples
 from specedge.bundle import Bundle
 from specedge.engines.fake import FakeEngine, fake_spec
-from specedge.errors import BundleError, EngineError, OptionError, ProbeError
-from specedge.probe import fingerprint, probing
+from specedge.errors import ProbeError
+from specedge.probe import fingerprint
 from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.fingerprint import changed, short_hash, take
-from specedge.probe.probing import probe
 from specedge.probe.record import NO_RECORD, Record, find, folders, store
-from tiny import edit_manifest, write_bundle
+from tiny import write_bundle
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -26,6 +25,12 @@ def curves(plan: str = "full") -> CostCurves:
     point = Point(width=1, past=0, count=1, ms=1.0, low_ms=1.0, high_ms=1.0)
     target = Curve(role="target", width_step=1, points=(point,))
     return CostCurves(plan=plan, target=target, draft=None, passes=1, seconds=1.0, converged=True)  # type: ignore[arg-type]
+
+
+def made(parts: fingerprint.Fingerprint) -> Record:
+    """By a whole probe."""
+    costs = samples.curves()
+    return Record.of(parts, costs, samples.findings(costs))
 
 
 class Described(FakeEngine):
@@ -82,7 +87,10 @@ def test_every_part_changes_the_hash(parts):
     ],
 )
 def test_what_changed_is_named_and_nothing_else(bundle, parts, given, names):
-    assert list(changed(parts, take(bundle, **{"target": Described(CPU), "context": 64, **given}))) == names
+    assert (
+        list(changed(parts, take(bundle, **{"target": Described(CPU), "context": 64, **given})))
+        == names
+    )
 
 
 def test_a_hash_that_changed_is_shown_short(parts):
@@ -155,16 +163,17 @@ def test_a_gpu_without_a_driver_of_its_engines_is_asked_itself(bundle, monkeypat
 
 def test_what_is_stored_is_found_again_beside_the_bundles_files(bundle, parts):
     assert find(bundle, parts).reason == NO_RECORD
-    made = Record.of(parts, curves())
-    path = store(bundle, made)
+    record = made(parts)
+    path = store(bundle, record)
     assert path == bundle.path / "probes" / f"{short_hash(parts)}.json"
     found = find(bundle, parts)
-    assert (found.record, found.path, found.reason) == (made, path, "")
+    assert (found.record, found.path, found.reason) == (record, path, "")
+    assert find(bundle, parts, "startup") == found
     assert Bundle.open(bundle.path).hash == bundle.hash
 
 
 def test_numbers_and_flags_survive_being_stored(bundle, parts):
-    store(bundle, Record.of(parts, curves()))
+    store(bundle, made(parts))
     found = find(bundle, parts).record
     assert found is not None
     assert {name: type(part) for name, part in found.fingerprint.items()} == {
@@ -176,7 +185,7 @@ def test_a_bundle_that_cannot_be_written_keeps_its_record_in_the_cache(
     bundle, parts, private_cache
 ):
     (bundle.path / "probes").write_text("a file, where a folder cannot be made")
-    path = store(bundle, Record.of(parts, curves()))
+    path = store(bundle, made(parts))
     assert path.parent == private_cache / "probes" / bundle.hash
     assert find(bundle, parts).path == path
 
@@ -265,7 +274,7 @@ def test_a_record_under_another_name_is_not_believed(bundle, parts):
 def test_the_records_of_another_bundle_are_not_taken_over(tmp_path, parts, bundle):
     path = store(bundle, Record.of(parts, curves()))
     other = Bundle.open(write_bundle(tmp_path / "other", context=128))
-    theirs = take(other, Described(CPU))
+    theirs = take(other, Described(CPU), context=128)
     (other.path / "probes").mkdir()
     shutil.copy(path, other.path / "probes" / f"{short_hash(theirs)}.json")
     assert "of another bundle" in find(other, theirs).reason
@@ -273,129 +282,117 @@ def test_the_records_of_another_bundle_are_not_taken_over(tmp_path, parts, bundl
 
 def test_a_changed_part_is_told_against_the_newest_record(bundle, parts):
     for threads, created in ((4, "2026-01-02"), (2, "2026-01-03"), (8, "2026-01-01")):
-        made = Record(created=created, fingerprint=parts | {"threads": threads}, curves=curves())
-        store(bundle, made)
+        changed = parts | {"threads": threads}
+        store(bundle, Record(created=created, fingerprint=changed, curves=curves()))
     assert find(bundle, parts | {"threads": 1}).reason == "threads 2 -> 1"
 
 
-def test_the_points_of_a_start_are_not_enough_for_the_whole_table(bundle, parts):
-    store(bundle, Record.of(parts, curves("startup")))
-    assert "few points of a start" in find(bundle, parts).reason
-    assert find(bundle, parts, "startup").record is not None
-    store(bundle, Record.of(parts, curves("full")))
-    assert find(bundle, parts, "startup").record == find(bundle, parts).record
+@pytest.mark.parametrize("plan", ["startup", "full"])
+def test_costs_that_a_run_measured_are_enough_for_a_run_and_not_for_a_probe(bundle, parts, plan):
+    record = Record.of(parts, curves(plan))
+    path = store(bundle, record)
+    found = find(bundle, parts)
+    assert found.record is None
+    assert found.reason == f"{path}: holds only the costs that a run measured in its stream"
+    assert find(bundle, parts, "startup").record == record
 
 
-QUICK = {"engine": "fake", "budget_s": 0.05}
+def test_a_usable_record_in_the_cache_counts_behind_a_damaged_one_in_the_bundle(bundle, parts):
+    damaged = store(bundle, made(parts))
+    damaged.write_bytes(b"{")
+    record = made(parts)
+    (cached,) = folders(bundle)[1:]
+    cached.mkdir(parents=True)
+    (cached / damaged.name).write_text(record.model_dump_json())
+    assert find(bundle, parts).record == record
 
 
-def test_a_probe_measures_once_and_then_shows_what_it_stored(tmp_path):
-    path = write_bundle(tmp_path / "pair", draft=True, max_verify=4)
-    first = probe(path, **QUICK)
-    assert (first.measured, first.reason) == (True, NO_RECORD)
-    assert first.record.curves.draft is not None
-    second = probe(path, **QUICK)
-    assert (second.measured, second.record, second.path) == (False, first.record, first.path)
-    third = probe(path, **QUICK, again=True)
-    assert (third.measured, third.path) == (True, first.path)
-    fourth = probe(path, **QUICK, context=64)
-    assert fourth.reason == "target context 256 -> 64, draft context 256 -> 64"
+def test_a_record_cut_short_anywhere_is_ignored_with_a_reason(bundle, parts):
+    path = store(bundle, made(parts))
+    whole = path.read_bytes()
+    assert len(whole) > 97 * 20
+    for length in range(0, len(whole) - 2, 97):
+        path.write_bytes(whole[:length])
+        found = find(bundle, parts, "startup")
+        assert found.record is None
+        assert found.reason == f"{path}: not valid JSON, perhaps cut short"
 
 
-def test_engines_are_opened_as_a_run_opens_them_and_closed_in_the_end(tmp_path, monkeypatch):
-    path = write_bundle(tmp_path / "pair", draft=True, max_verify=2)
-    create, opened, asked = probing.registry.create, [], {}
-
-    def noting(name, folder, spec, **options):
-        asked[spec.role] = options
-        opened.append(create(name, folder, spec, **options))
-        return opened[-1]
-
-    monkeypatch.setattr(probing.registry, "create", noting)
-    probe(path, **QUICK, threads=3, context=99, exact=True)
-    common = {"threads": 3, "context": 99, "takes_turns": True}
-    assert asked == {"target": common | {"exact": True}, "draft": common | {"exact": False}}
-    probe(path, **QUICK, exact=False)
-    assert asked["target"]["exact"] is False
-    assert len(opened) == 4
-    for engine in opened:
-        with pytest.raises(EngineError, match="closed"):
-            engine.new_slot()
-    probe(write_bundle(tmp_path / "alone"), **QUICK)
-    assert asked["target"]["takes_turns"] is False
-
-
-def test_a_draft_that_cannot_be_opened_is_left_out_with_a_note(tmp_path, monkeypatch):
-    path = write_bundle(tmp_path / "pair", draft=True, max_verify=2)
-    create = probing.registry.create
-
-    def failing(name, folder, spec, **options):
-        if spec.role == "draft":
-            raise EngineError("its graph\ndoes not load")
-        return create(name, folder, spec, **options)
-
-    monkeypatch.setattr(probing.registry, "create", failing)
-    probed = probe(path, **QUICK)
-    assert probed.notes == ("the draft model was left out: its graph does not load",)
-    assert probed.record.curves.draft is None
-
-
-def test_a_record_with_nowhere_to_go_is_a_note_and_no_error(tiny_bundle, private_cache):
-    (tiny_bundle / "probes").write_text("")
-    private_cache.write_text("")
-    probed = probe(tiny_bundle, **QUICK)
-    assert (probed.measured, probed.path) == (True, None)
-    assert "cannot be kept" in probed.notes[0]
+def at(said: dict, place: str, value: object) -> None:
+    """Set what stands at "findings.findings.0.tokens"."""
+    *way, last = (int(part) if part.isdigit() else part for part in place.split("."))
+    for part in way:
+        said = said[part]
+    said[last] = value
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("place", "value"),
     [
-        ({"context": 0}, "context: expected 1..256"),
-        ({"context": 257}, "context: expected 1..256"),
-        ({"threads": 0}, "threads: expected 1..1024"),
-        ({"budget_s": -1.0}, "budget: expected more than 0"),
+        ("findings.margin", 0.5),
+        ("findings.margin", float("nan")),
+        ("findings.margin", "dear"),
+        ("findings.findings", None),
+        ("findings.findings", {}),
+        ("findings.findings.0", []),
+        ("findings.findings.0.tokens", -1),
+        ("findings.findings.0.tokens", 1.5),
+        ("findings.findings.0.tokens", 10**400),
+        ("findings.findings.0.reached", [-3] * 15),
+        ("findings.findings.0.reached.0", 0),
+        ("findings.findings.0.stood", [1]),
+        ("findings.findings.0.best_k", -1),
+        ("findings.findings.0.verdict", "perhaps"),
+        ("findings.findings.0.workload", 7),
+        ("findings.findings.0.expected.0.k", 0),
+        ("findings.findings.0.expected.0.estimate.gain", float("nan")),
+        ("findings.findings.0.expected.0.estimate.gain", float("inf")),
+        ("findings.findings.0.expected.0.estimate.gain", 0),
+        ("findings.findings.0.expected.0.estimate.low", -1.0),
+        ("findings.findings.0.expected.0.estimate.prompts", 0),
+        ("findings.findings.0.expected.0.acceptance_rate", 1.01),
+        ("findings.findings.0.expected.0.acceptance_length", 0.9),
+        ("findings.proposers", "ngram"),
+        ("findings.proposers.0", 1),
+        ("findings.texts_equal", -1),
+        ("findings.steadiness", None),
+        ("findings.steadiness.drift", float("nan")),
+        ("findings.seconds", float("inf")),
+        ("findings.complete", "perhaps"),
+        ("findings.energy.plain", -1),
+        ("curves.target.points.0.ms", 0),
+        ("curves.target.points.0.width", 2),
+        ("curves.target.width_step", 1 << 31),
+        ("curves.draft.points.0.past", -1),
+        ("curves.passes", 0),
     ],
 )
-def test_an_argument_out_of_range_is_refused_before_anything_is_opened(tiny_bundle, given, said):
-    with pytest.raises(OptionError, match=said):
-        probe(tiny_bundle, **(QUICK | given))
-
-
-def test_a_damaged_bundle_is_not_measured(tiny_bundle):
-    edit_manifest(tiny_bundle, contract=9)
-    with pytest.raises(BundleError):
-        probe(tiny_bundle, **QUICK)
-
-
-def test_too_little_memory_is_one_clear_error(tiny_bundle, monkeypatch):
-    def none_left(*args, **options):
-        raise MemoryError
-
-    monkeypatch.setattr(probing, "measure", none_left)
-    with pytest.raises(EngineError, match="choose a smaller context"):
-        probe(tiny_bundle, **QUICK)
-
-
-def test_a_clock_that_goes_back_stores_nothing(tiny_bundle):
-    readings = iter([*range(20), 3])
-    with pytest.raises(ProbeError, match="went back"):
-        probe(tiny_bundle, engine="fake", clock=lambda: float(next(readings)))
-    assert not (tiny_bundle / "probes").exists()
-
-
-@pytest.mark.model
-def test_sixteen_tokens_of_smollm2_cost_more_than_one_and_are_measured_once(
-    smollm2, tmp_path, private_cache
+@pytest.mark.parametrize("plan", ["startup", "full"])
+def test_nonsense_written_into_a_record_is_ignored_with_its_place(
+    bundle, parts, place, value, plan
 ):
-    folder = tmp_path / "smollm2"
-    folder.mkdir()
-    for entry in smollm2.iterdir():  # its own probes folder, and links to everything else
-        if entry.name != "probes":
-            os.symlink(entry, folder / entry.name)
-    first = probe(folder, budget_s=3.0, context=512)
-    target = first.record.curves.target
-    assert target.cost_ms(16, 128) > 1.2 * target.cost_ms(1, 128)
-    assert first.measured
-    again = probe(folder, budget_s=3.0, context=512)
-    assert (again.measured, again.record) == (False, first.record)
+    path = store(bundle, made(parts))
+    said = json.loads(path.read_text())
+    at(said, place, value)
+    path.write_text(json.dumps(said))
+    found = find(bundle, parts, plan)
+    assert found.record is None
+    assert found.reason.startswith(f"{path}: {'.'.join(place.split('.')[:2])}")
+    assert "\n" not in found.reason
+
+
+@pytest.mark.parametrize(
+    "junk", [b"\0", b"{", b"[", b'{"schema_version": 2, "created": "', b"\xff"]
+)
+def test_ten_megabytes_of_junk_are_ignored_with_a_reason(bundle, parts, junk):
+    path = store(bundle, made(parts))
+    path.write_bytes(junk * (10_000_000 // len(junk)))
+    assert find(bundle, parts).reason == f"{path}: not valid JSON, perhaps cut short"
+
+
+def test_deep_nesting_inside_a_record_is_ignored_with_a_reason(bundle, parts):
+    path = store(bundle, made(parts))
+    deep = "[" * 900 + "]" * 900
+    text = path.read_text().replace('"proposers":', f'"proposers":{deep},"proposers_before":', 1)
+    path.write_text(text)
+    assert find(bundle, parts).reason.startswith(f"{path}: ")

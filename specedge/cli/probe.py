@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +13,9 @@ import click
 
 if TYPE_CHECKING:
     from specedge.probe.probing import Probed
+
+
+_MOST_LEFT_OUT = 3
 
 
 class _Stages(Protocol):
@@ -79,7 +83,10 @@ def command(
     from specedge.cli._probe_tables import FEW_PASSES, decision_table, probe_tables, verdict_lines
     from specedge.cli._progress import reporting
     from specedge.probe.probing import probe
+    from specedge.report.writing import check_place
 
+    if html is not None:
+        check_place(html)
     if prometheus is not None:
         from specedge import prometheus as exporter
 
@@ -87,7 +94,7 @@ def command(
     with reporting() as progress:
         stages = _Percent(progress, f"measuring for at most {budget:g} s")
         probed = probe(bundle, budget_s=budget, report=stages, **options)
-    for note in probed.notes:
+    for note in [*probed.notes, *_left_out(probed.left_out)]:
         click.echo(f"note: {note}", err=True)
     click.echo(_outcome(probed), err=True)
     passes = probed.record.curves.passes
@@ -97,6 +104,18 @@ def command(
             "--again with a larger --budget, and let nothing else run",
             err=True,
         )
+    findings = probed.record.findings
+    if as_json:
+        click.echo(json.dumps(_said(probed), ensure_ascii=False))
+    else:
+        from specedge.cli._tables import print_tables
+
+        tables = probe_tables(probed.record.curves)
+        if findings is not None:
+            tables.append(decision_table(findings))
+        print_tables(tables)
+        for line in verdict_lines(findings) if findings is not None else []:
+            click.echo(line)
     if html is not None:
         from specedge.report import render, write
 
@@ -104,18 +123,15 @@ def command(
         click.echo(f"report: {html}", err=True)
     if prometheus is not None:
         exporter.write(exporter.probe_text(probed.record, probed.name), prometheus)
-    if as_json:
-        click.echo(json.dumps(_said(probed), ensure_ascii=False))
-        return
-    from specedge.cli._tables import print_tables
 
-    findings = probed.record.findings
-    tables = probe_tables(probed.record.curves)
-    if findings is not None:
-        tables.append(decision_table(findings))
-    print_tables(tables)
-    for line in verdict_lines(findings) if findings is not None else []:
-        click.echo(line)
+
+def _left_out(lines: Sequence[str]) -> list[str]:
+    """The first few, and how many more."""
+    shown = [f"left out: {line}" for line in lines[:_MOST_LEFT_OUT]]
+    more = len(lines) - len(shown)
+    if more:
+        shown.append(f"{more} more prompts were left out; --json names them all")
+    return shown
 
 
 def _command_line() -> str:
@@ -164,6 +180,7 @@ def _said(probed: Probed) -> dict[str, Any]:
         "reason": probed.reason,
         "path": None if probed.path is None else str(probed.path),
         "notes": list(probed.notes),
+        "left_out": list(probed.left_out),
         **probed.record.model_dump(mode="json"),
         "best_gains": [
             {

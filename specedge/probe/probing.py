@@ -13,15 +13,15 @@ from specedge.bundle import Bundle
 from specedge.contract import Ids
 from specedge.encoding import Encoder
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, OptionError, ProbeError
+from specedge.errors import EngineError, OptionError, ProbeError, PromptError
 from specedge.loading import check_threads, checked_context
 from specedge.memory import checked_memory, fit
 from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
-from specedge.probe.calibrating import Calibrated, calibrate
+from specedge.probe.calibrating import Calibrated, Encode, calibrate, encoded
 from specedge.probe.curves import CostCurves
 from specedge.probe.findings import Energy, Findings, Steadiness
-from specedge.probe.measuring import Clock, Report, check_budget, measure
+from specedge.probe.measuring import Clock, Report, Watch, check_budget, measure
 from specedge.probe.record import Record, find, store
 from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
@@ -45,6 +45,7 @@ class Probed:
         measured: just now, in part at least.
         reason: why it was measured, in one line; empty when it was not.
         notes: what else a person should know.
+        left_out: prompts that the context has no room for, a line each.
         name: of the bundle.
     """
 
@@ -53,6 +54,7 @@ class Probed:
     measured: bool
     reason: str
     notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
     name: str = ""
 
 
@@ -107,12 +109,14 @@ def probe(
             known = found.record
             reason = found.reason or "asked for"
             if known is not None and not again:
-                if known.findings is not None and _same_prompts(known.findings, workloads):
-                    return Probed(known, found.path, False, "", tuple(notes), bundle.manifest.name)
-                reason = "other prompts than before"
-            ran = _Run(bundle, target, draft, workloads, budget_s, clock, report)
-            curves = None if known is None or again else known.curves
-            record = Record.of(parts, *ran(curves, notes))
+                reason = _untried(known.findings, workloads)
+                if not reason:
+                    return Probed(
+                        known, found.path, False, "", tuple(notes), name=bundle.manifest.name
+                    )
+            run = _Run(bundle, target, draft, rows, workloads, budget_s, Watch(clock), report)
+            curves, findings, left_out = run(None if known is None or again else known.curves)
+            record = Record.of(parts, curves, findings)
     except MemoryError as error:
         raise EngineError(
             f"{bundle.path}: not enough memory for {bundle.manifest.name} at a context of {rows}; "
@@ -123,7 +127,7 @@ def probe(
     except ProbeError as error:
         kept = None
         notes.append(str(error))
-    return Probed(record, kept, True, reason, tuple(notes), bundle.manifest.name)
+    return Probed(record, kept, True, reason, tuple(notes), left_out, bundle.manifest.name)
 
 
 def _workloads(
@@ -137,11 +141,12 @@ def _workloads(
     return tuple(each for each in found if not classes or each.name in classes)
 
 
-def _same_prompts(findings: Findings, workloads: Sequence[Workload]) -> bool:
-    tried = {finding.workload for finding in findings.findings}
-    return findings.prompts_from == workloads[0].source and tried.issuperset(
-        workload.name for workload in workloads
-    )
+def _untried(findings: Findings | None, workloads: Sequence[Workload]) -> str:
+    """Why findings do not answer for these workloads; empty when they do."""
+    if findings is None or findings.prompts_from != workloads[0].source:
+        return "other prompts than before"
+    new = [each.name for each in workloads if each.name not in findings.workloads]
+    return f"workloads that were not tried before: {', '.join(new)}" if new else ""
 
 
 @dataclass
@@ -151,17 +156,20 @@ class _Run:
     bundle: Bundle
     target: Engine
     draft: Engine | None
+    context: int
     workloads: tuple[Workload, ...]
     budget_s: float
-    clock: Clock
+    watch: Watch
     report: Stages | None
 
-    def __call__(self, curves: CostCurves | None, notes: list[str]) -> tuple[CostCurves, Findings]:
-        """Costs, unless they are known, then findings."""
+    def __call__(self, curves: CostCurves | None) -> tuple[CostCurves, Findings, tuple[str, ...]]:
+        """Costs, unless they are known, findings, and the prompts that were left out."""
+        encode = _encode(self.bundle)
+        encoded(self.workloads, encode, self.context)  # no reason to fail after the costs
         on_gpu = getattr(self.target, "driver", None) is not None
         meter = open_meter(on_gpu=on_gpu)
         watcher = Watcher(on_gpu=on_gpu)
-        began = self.clock()
+        began = self.watch.now()
         try:
             idle_watts = None if meter is None else _watts(meter)
             watcher.start()
@@ -170,19 +178,18 @@ class _Run:
                     self.target,
                     self.draft,
                     budget_s=COSTS_SHARE * self.budget_s,
-                    clock=self.clock,
+                    clock=self.watch.now,
                     report=self._told(COSTS, watcher),
                 )
-            left_s = max(1e-3, self.budget_s - (self.clock() - began))
-            found = self._calibrate(curves, left_s, meter, watcher)
-            seen = watcher.end()
+            left_s = max(1e-3, self.budget_s - (self.watch.now() - began))
+            found = self._calibrate(curves, encode, left_s, meter, watcher)
         finally:
+            seen = watcher.end()
             if meter is not None:
                 meter.close()
-        notes += found.left_out
         findings = found.findings
         slower = throttled_by_times(
-            [(place, pair.plain_ms / max(1, pair.tokens)) for place, pair in enumerate(found.pairs)]
+            [(pair.began_s, pair.plain_ms / pair.tokens) for pair in found.pairs]
         )
         steadiness = Steadiness(
             drift=findings.steadiness.drift,
@@ -197,20 +204,19 @@ class _Run:
                 plain=found.plain_joules,
                 speculative=found.spec_joules,
             )
-        return curves, findings.model_copy(update={"steadiness": steadiness, "energy": energy})
+        findings = findings.model_copy(update={"steadiness": steadiness, "energy": energy})
+        return curves, findings, found.left_out
 
     def _calibrate(
-        self, curves: CostCurves, budget_s: float, meter: Meter | None, watcher: Watcher
+        self,
+        curves: CostCurves,
+        encode: Encode,
+        budget_s: float,
+        meter: Meter | None,
+        watcher: Watcher,
     ) -> Calibrated:
         manifest = self.bundle.manifest
         speculation = manifest.speculation
-        where = str(self.bundle.path / "tokenizer.json")
-        tokenizer = Tokenizer(self.bundle.tokenizer_json, manifest.tokenizer, where=where)
-        encoder = Encoder.of(self.bundle, tokenizer)
-
-        def encode(prompt: WorkloadPrompt) -> Ids:
-            return encoder.encode(prompt.given(has_template=encoder.has_template))[0]
-
         names = [name for name in speculation.proposers if name != "draft" or self.draft]
         return calibrate(
             self.target,
@@ -224,7 +230,7 @@ class _Run:
             margin=speculation.margin,
             max_draft=manifest.target.max_verify - 1,
             budget_s=budget_s,
-            clock=self.clock,
+            clock=self.watch.now,
             meter=meter,
             report=self._told(DRAFTS, watcher),
         )
@@ -236,6 +242,22 @@ class _Run:
                 self.report(stage, share)
 
         return told
+
+
+def _encode(bundle: Bundle) -> Encode:
+    """As a run encodes a prompt; an error names the place that the prompt is from."""
+    where = str(bundle.path / "tokenizer.json")
+    tokenizer = Tokenizer(bundle.tokenizer_json, bundle.manifest.tokenizer, where=where)
+    encoder = Encoder.of(bundle, tokenizer)
+
+    def encode(prompt: WorkloadPrompt) -> Ids:
+        given = prompt.given(has_template=encoder.has_template)
+        try:
+            return encoder.encode(given)[0]
+        except PromptError as error:
+            raise PromptError(f"{prompt.where}: {error}") from None
+
+    return encode
 
 
 def _watts(meter: Meter) -> float | None:

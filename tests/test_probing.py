@@ -1,0 +1,500 @@
+"""A probe from the bundle's folder to its record, and what a run makes of that."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import specedge
+from commands import alphabet
+from specedge import opening
+from specedge.engines.fake import FakeEngine
+from specedge.errors import BundleError, EngineError, OptionError, PromptError
+from specedge.probe import probing
+from specedge.probe.probing import Probed, probe
+from specedge.probe.record import NO_RECORD, Record
+from tiny import byte_tokenizer, edit_manifest, write_bundle
+
+pytestmark = pytest.mark.usefixtures("private_cache", "desk")
+
+Cost = Callable[[str, int], float]
+"""(role, N) → milliseconds of a call of N tokens."""
+
+
+def cheap(role: str, width: int) -> float:
+    """Verification is nearly free, and so is the draft."""
+    return 10.0 + 0.2 * width if role == "target" else 1.0
+
+
+def dear(role: str, width: int) -> float:
+    """Every token costs as much as a plain step."""
+    return 10.0 * width
+
+
+@dataclass
+class Desk:
+    """Time that only fake engines spend; and what they were asked for.
+
+    `before` is called with the number of the call from 0, and may raise.
+    """
+
+    cost: Cost = cheap
+    now: float = 100.0
+    calls: int = 0
+    opened: list[tuple[FakeEngine, dict[str, object]]] = field(default_factory=list)
+    before: Callable[[int], None] = lambda number: None
+
+    def clock(self) -> float:
+        return self.now
+
+    def roles(self) -> list[str]:
+        return [engine.spec.role for engine, _ in self.opened]
+
+
+@pytest.fixture
+def desk(monkeypatch) -> Desk:
+    desk = Desk()
+    forward, create = FakeEngine.forward, opening.registry.create
+
+    def timed(self, slot, tokens, n_cached, rows):
+        number, desk.calls = desk.calls, desk.calls + 1
+        desk.before(number)
+        desk.now += desk.cost(self.spec.role, len(tokens)) / 1e3
+        return forward(self, slot, tokens, n_cached, rows)
+
+    def noting(name, folder, spec, **options):
+        engine = create(name, folder, spec, **options)
+        desk.opened.append((engine, options))
+        return engine
+
+    monkeypatch.setattr(FakeEngine, "forward", timed)
+    monkeypatch.setattr(opening.registry, "create", noting)
+    monkeypatch.setattr(probing, "open_meter", lambda **_: None)
+    return desk
+
+
+@pytest.fixture
+def pair(tmp_path) -> Path:
+    return bundle(tmp_path / "pair")
+
+
+def bundle(folder: Path, **given: object) -> Path:
+    """Target and draft say the alphabet, over and over."""
+    usual = {"draft": True, "max_verify": 4, "rule": alphabet()}
+    return write_bundle(folder, **(usual | given))  # type: ignore[arg-type]
+
+
+def prompts(path: Path, *lines: object) -> Path:
+    """A file of prompts; a string is a line as it stands."""
+    path.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+    return path
+
+
+@pytest.fixture
+def two(tmp_path) -> Path:
+    """Two classes of one prompt each."""
+    return prompts(
+        tmp_path / "two.jsonl",
+        {"prompt": "hello", "class": "greeting"},
+        {"prompt": "say it again", "class": "asking"},
+    )
+
+
+@pytest.fixture
+def twelve(tmp_path) -> Path:
+    """One class, as many prompts as an interval needs."""
+    return prompts(tmp_path / "twelve.jsonl", *({"prompt": f"call {n}"} for n in range(12)))
+
+
+@pytest.fixture
+def ask(desk, two):
+    """`probe` in the desk's time, on two prompts unless told otherwise."""
+
+    def ask(path: Path, **given: object) -> Probed:
+        usual = {"engine": "fake", "clock": desk.clock, "prompts": two}
+        return probe(path, **(usual | given))  # type: ignore[arg-type]
+
+    return ask
+
+
+def load(path: Path, **given: object) -> specedge.Model:
+    return specedge.load(path, engine="fake", **given)  # type: ignore[arg-type]
+
+
+def says(path: Path, **given: object) -> str:
+    with load(path, **given) as model:
+        return model.generate("abc", max_tokens=5).text
+
+
+# What is measured when
+
+
+def test_a_probe_measures_once_and_then_shows_what_it_stored(pair, ask, desk):
+    first = ask(pair)
+    assert (first.measured, first.reason) == (True, NO_RECORD)
+    assert first.record.curves.draft is not None
+    assert first.record.findings is not None
+    calls = desk.calls
+    second = ask(pair)
+    assert (second.measured, second.record, second.path) == (False, first.record, first.path)
+    assert desk.calls == calls
+    third = ask(pair, again=True)
+    assert (third.measured, third.reason, third.path) == (True, "asked for", first.path)
+    fourth = ask(pair, context=64)
+    assert fourth.reason == "target context 256 -> 64, draft context 256 -> 64"
+    assert ask(pair).record == third.record
+
+
+def test_other_prompts_are_tried_at_the_costs_that_are_known(pair, ask, desk, twelve):
+    first = ask(pair)
+    desk.cost = dear
+    second = ask(pair, prompts=twelve)
+    assert (second.measured, second.reason) == (True, "other prompts than before")
+    assert second.record.curves == first.record.curves
+    assert second.record.findings.workloads == ("user",)
+    assert not ask(pair, prompts=twelve).measured
+    assert ask(pair, prompts=twelve, again=True).record.curves != first.record.curves
+
+
+def test_the_same_file_with_other_words_is_other_prompts(pair, ask, two):
+    ask(pair)
+    prompts(two, {"prompt": "hello!", "class": "greeting"}, {"prompt": "no", "class": "asking"})
+    assert ask(pair).reason == "other prompts than before"
+
+
+def test_a_class_is_tried_alone_and_then_with_the_others(pair, ask):
+    alone = ask(pair, classes=["asking"])
+    assert alone.record.findings.workloads == ("asking",)
+    whole = ask(pair)
+    assert (whole.measured, whole.reason) == (
+        True,
+        "workloads that were not tried before: greeting",
+    )
+    assert whole.record.findings.workloads == ("greeting", "asking")
+    assert whole.record.curves == alone.record.curves
+    assert ask(pair, classes=["asking"]).record == whole.record
+
+
+def test_a_class_that_time_left_nothing_for_is_not_tried_again_unasked(pair, ask):
+    first = ask(pair, budget_s=1e-9)
+    assert first.measured
+    assert (first.record.findings.complete, first.record.findings.findings) == (False, ())
+    assert not ask(pair).measured
+
+
+def test_costs_that_a_run_kept_are_measured_in_full(pair, ask, monkeypatch):
+    first = ask(pair)
+    costs = first.record.curves.model_copy(update={"plan": "startup"})
+    probing.store(specedge.bundle.Bundle.open(pair), Record.of(first.record.fingerprint, costs))
+    again = ask(pair)
+    assert again.reason == f"{first.path}: holds only the costs that a run measured in its stream"
+    assert (again.record.curves.plan, again.record.findings is None) == ("full", False)
+
+
+def test_a_damaged_record_is_measured_again_and_replaced(pair, ask):
+    path = ask(pair).path
+    path.write_bytes(path.read_bytes()[:200])
+    again = ask(pair)
+    assert again.reason == f"{path}: not valid JSON, perhaps cut short"
+    assert again.path == path
+    assert not ask(pair).measured
+
+
+# What is opened
+
+
+def test_engines_are_opened_as_a_run_opens_them_and_closed_in_the_end(tmp_path, pair, ask, desk):
+    ask(pair, threads=3, context=99, exact=True)
+    common = {"threads": 3, "context": 99, "takes_turns": True}
+    asked = {engine.spec.role: options for engine, options in desk.opened}
+    assert asked == {"target": common | {"exact": True}, "draft": common | {"exact": False}}
+    ask(pair, exact=False)
+    asked = {engine.spec.role: options for engine, options in desk.opened}
+    assert (asked["target"]["exact"], asked["draft"]["exact"]) == (False, False)
+    assert len(desk.opened) == 4
+    for engine, _ in desk.opened:
+        with pytest.raises(EngineError, match="closed"):
+            engine.new_slot()
+    ask(bundle(tmp_path / "alone", draft=False))
+    assert desk.opened[-1][1]["takes_turns"] is False
+
+
+def test_a_draft_that_cannot_be_opened_is_left_out_with_a_note(pair, ask, monkeypatch):
+    create = opening.registry.create
+
+    def failing(name, folder, spec, **options):
+        if spec.role == "draft":
+            raise EngineError("its graph\ndoes not load")
+        return create(name, folder, spec, **options)
+
+    monkeypatch.setattr(opening.registry, "create", failing)
+    probed = ask(pair)
+    assert probed.notes == ("the draft model was left out: its graph does not load",)
+    assert probed.record.curves.draft is None
+    assert {finding.proposer for finding in probed.record.findings.findings} == {"ngram"}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"context": 0}, "context: expected 1..256"),
+        ({"context": 257}, "context: expected 1..256"),
+        ({"threads": 0}, "threads: expected 1..1024"),
+        ({"budget_s": 0.0}, "budget: expected more than 0"),
+        ({"budget_s": -1.0}, "budget: expected more than 0"),
+        ({"budget_s": float("nan")}, "budget: expected more than 0 .*, found nan"),
+        ({"budget_s": float("inf")}, "budget: expected more than 0 .*, found inf"),
+        ({"classes": ["chat"]}, "class: no workload 'chat'; there are greeting, asking"),
+        ({"memory": "much"}, "memory"),
+    ],
+)
+def test_an_argument_out_of_range_is_refused_before_anything_is_opened(
+    pair, ask, desk, given, said
+):
+    with pytest.raises(OptionError, match=said):
+        ask(pair, **given)
+    assert not desk.opened
+    assert not (pair / "probes").exists()
+
+
+def test_a_damaged_bundle_is_not_measured(pair, ask):
+    edit_manifest(pair, contract=9)
+    with pytest.raises(BundleError):
+        ask(pair)
+
+
+def test_too_little_memory_is_one_clear_error(pair, ask, monkeypatch):
+    def none_left(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(probing, "measure", none_left)
+    with pytest.raises(EngineError, match="choose a smaller context"):
+        ask(pair)
+
+
+# Odd bundles and prompts
+
+
+def test_a_bundle_without_a_draft_has_lookups_only(tmp_path, ask):
+    found = ask(bundle(tmp_path / "alone", draft=False)).record
+    assert found.curves.draft is None
+    assert {finding.proposer for finding in found.findings.findings} == {"ngram"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"speculation": {"proposers": []}}, {"speculation": {"proposers": ["draft"]}, "draft": False}],
+)
+def test_a_bundle_that_nobody_drafts_for_says_so_and_is_measured_once(tmp_path, ask, given):
+    path = bundle(tmp_path / "nobody", **given)
+    findings = ask(path).record.findings
+    assert findings.reason == "speculation off: there is no proposer"
+    assert (findings.proposers, findings.findings, findings.complete) == ((), (), True)
+    assert not ask(path).measured
+    assert says(path) == "defgh"
+
+
+def test_a_bundle_that_verifies_one_token_is_measured_once(tmp_path, ask):
+    path = bundle(tmp_path / "one", max_verify=1)
+    findings = ask(path).record.findings
+    assert all(not finding.expected for finding in findings.findings)
+    assert not ask(path).measured
+    assert says(path) == "defgh"
+
+
+def test_a_bundle_that_asks_for_no_drafts_runs_plainly_whatever_a_probe_found(tmp_path, ask, desk):
+    path = bundle(tmp_path / "none", speculation={"draft_length": 0})
+    assert ask(path).record.findings.speculates
+    assert says(path) == "defgh"
+
+
+def test_a_bundle_without_a_template_is_given_plain_text(tmp_path, ask, two, desk):
+    path = bundle(tmp_path / "raw", template=None)
+    assert ask(path).record.findings.complete
+    prompts(two, {"messages": [{"role": "user", "content": "hello"}]})
+    opened = desk.calls
+    with pytest.raises(PromptError, match=r'two\.jsonl line 1: "messages" need a chat template'):
+        ask(path)
+    assert desk.calls == opened
+
+
+def test_prompts_that_do_not_fit_are_left_out_by_file_and_line(pair, ask, two, desk):
+    prompts(
+        two, {"prompt": "hello"}, {"prompt": "x" * 400}, "", {"prompt": "y" * 300, "class": "b"}
+    )
+    probed = ask(pair)
+    assert [line.partition(":")[0] for line in probed.left_out] == [
+        "two.jsonl line 2",
+        "two.jsonl line 4",
+    ]
+    assert "the context of 256 leaves 255 beside 1" in probed.left_out[0]
+    assert probed.record.findings.workloads == ("user", "b")
+    assert {finding.workload for finding in probed.record.findings.findings} == {"user"}
+    assert not ask(pair).measured
+
+
+def test_a_context_too_small_for_every_prompt_is_an_error_before_anything_is_measured(
+    pair, ask, desk
+):
+    with pytest.raises(PromptError, match=r"prompts fits: two\.jsonl line 1: ") as error:
+        ask(pair, context=8)
+    assert "\n" not in str(error.value)
+    assert desk.calls == 0
+    assert not (pair / "probes").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "two.jsonl: it holds no prompt"),
+        ([{"prompt": "ok"}, {"prompt": ""}], 'two.jsonl, line 2: "prompt" is empty'),
+        ([{"prompt": "ok"}, "no json"], "two.jsonl, line 2: invalid JSON"),
+        ([{"prompt": "ok"}, {"prompt": "a <tool> b"}], "two.jsonl line 2: .*no token '<tool>'"),
+    ],
+)
+def test_a_file_of_prompts_that_cannot_be_used_is_one_line_with_its_place(
+    tmp_path, ask, two, desk, lines, said
+):
+    path = bundle(tmp_path / "pair")
+    narrow(path)
+    prompts(two, *lines)
+    with pytest.raises(PromptError, match=said) as error:
+        ask(path)
+    assert "\n" not in str(error.value)
+    assert desk.calls == 0
+
+
+def narrow(path: Path) -> None:
+    """A model that does not know the tokenizer's last token, <tool>."""
+    said = json.loads((path / "specedge.json").read_text())
+    for role in ("target", "draft"):
+        said[role]["vocab"] = byte_tokenizer().get_vocab()["<tool>"]
+    edit_manifest(path, **said)
+
+
+def test_class_names_may_be_of_any_script(pair, ask, two):
+    prompts(two, {"prompt": "hé", "class": "Übersetzen 翻訳"}, {"prompt": "ho", "class": "שיחה 🙂"})
+    findings = ask(pair, classes=["שיחה 🙂"]).record.findings
+    assert {finding.workload for finding in findings.findings} == {"שיחה 🙂"}
+    assert "Übersetzen 翻訳" in ask(pair).record.findings.reason
+
+
+def test_one_prompt_of_a_class_decides_nothing(pair, ask):
+    findings = ask(pair).record.findings
+    assert {finding.verdict for finding in findings.findings} == {"open"}
+    for finding in findings.findings:
+        for each in finding.expected:
+            assert (each.estimate.prompts, each.estimate.low, each.estimate.high) == (1, None, None)
+
+
+# What a run makes of it
+
+
+def test_a_run_says_what_the_probe_decided(pair, ask, twelve):
+    findings = ask(pair, prompts=twelve).record.findings
+    assert findings.reason.startswith("speculation on: ")
+    with load(pair) as model:
+        result = model.generate("abc", max_tokens=40)
+    assert f"probe: {findings.reason}" in result.speculation.reason
+    assert result.text == ("abcdefghijklmnopqrstuvwxyz" * 2)[3:43]
+    assert result.speculation.on
+
+
+def test_what_no_class_gains_from_is_ruled_out_and_its_draft_is_not_opened(pair, ask, twelve, desk):
+    desk.cost = dear
+    findings = ask(pair, prompts=twelve).record.findings
+    assert findings.proposers == ()
+    assert findings.reason.startswith("speculation off: ")
+    assert {finding.verdict for finding in findings.findings} == {"does not pay"}
+    desk.opened.clear()
+    with load(pair) as model:
+        assert model.generate("abc", max_tokens=5).text == "defgh"
+        assert f"probe: {findings.reason}" in model.notes
+    assert set(desk.roles()) == {"target"}
+    assert desk.opened[-1][1]["takes_turns"] is False
+    with load(pair, speculation="on") as model:  # who insists gets it
+        assert model.generate("abc", max_tokens=5).text == "defgh"
+    assert "draft" in desk.roles()
+
+
+def test_a_ruled_out_draft_stays_so_whatever_a_run_asks_for(pair, ask, twelve, desk):
+    desk.cost = dear
+    ask(pair, prompts=twelve)
+    desk.opened.clear()
+    assert says(pair, proposers=["draft"]) == "defgh"
+    assert set(desk.roles()) == {"target"}
+
+
+def test_a_run_never_writes_over_what_a_probe_decided(pair, ask, twelve, monkeypatch):
+    path = ask(pair).path
+    before = path.read_bytes()
+    says(pair)
+    with load(pair) as model:
+        model.generate("abc", max_tokens=150)
+    assert path.read_bytes() == before
+
+
+def test_settings_that_were_not_probed_are_not_served_by_the_record(pair, ask):
+    ask(pair)
+    with load(pair, context=64) as model:
+        assert any("does not count here: target context 256 -> 64" in note for note in model.notes)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 97, 970, 1940, -98, -3])
+def test_a_run_goes_on_without_a_record_that_was_cut_short(pair, ask, cut):
+    path = ask(pair).path
+    path.write_bytes(path.read_bytes()[:cut])
+    with load(pair) as model:
+        (note,) = (note for note in model.notes if "probe" in note)
+        assert note.endswith(f"{path}: not valid JSON, perhaps cut short")
+        assert model.generate("abc", max_tokens=5).text == "defgh"
+
+
+def unknown_proposers(said: dict) -> None:
+    said["findings"]["proposers"] = ["oracle"]
+    said["findings"]["findings"][0]["proposer"] = "oracle"
+
+
+def enormous(said: dict) -> None:
+    finding = said["findings"]["findings"][0]
+    finding["best_k"] = finding["tokens"] = (1 << 53) - 1
+    finding["reached"] = finding["stood"] = [(1 << 53) - 1] * 20_000
+
+
+def backwards(said: dict) -> None:
+    finding = said["findings"]["findings"][0]
+    finding["reached"], finding["stood"] = [0, 9, 1, 8], [0, 9, 1, 8]
+    for each in finding["expected"]:
+        each["estimate"] |= {"low": 9.0, "high": 0.1, "looks": 1 << 40}
+
+
+@pytest.mark.parametrize("spoil", [unknown_proposers, enormous, backwards])
+def test_findings_that_are_odd_and_in_bounds_do_not_stop_anything(pair, ask, twelve, spoil):
+    path = ask(pair, prompts=twelve).path
+    said = json.loads(path.read_text())
+    spoil(said)
+    path.write_text(json.dumps(said))
+    assert not ask(pair, prompts=twelve).measured
+    with load(pair) as model:
+        text = model.generate("abc", max_tokens=60).text
+    assert text == ("abcdefghijklmnopqrstuvwxyz" * 3)[3:63]
+
+
+@pytest.mark.model
+def test_sixteen_tokens_of_smollm2_cost_more_than_one_and_are_measured_once(smollm2, tmp_path, two):
+    folder = tmp_path / "smollm2"
+    folder.mkdir()
+    for entry in smollm2.iterdir():  # its own probes folder, and links to everything else
+        if entry.name != "probes":
+            os.symlink(entry, folder / entry.name)
+    first = probe(folder, budget_s=3.0, context=512, prompts=two)
+    target = first.record.curves.target
+    assert target.cost_ms(16, 128) > 1.2 * target.cost_ms(1, 128)
+    assert first.measured
+    again = probe(folder, budget_s=3.0, context=512, prompts=two)
+    assert (again.measured, again.record) == (False, first.record)
