@@ -100,8 +100,12 @@ class Knowledge:
         """So that the next run need not measure; where it cannot be kept, it measures again.
 
         The target's calls are worth keeping without the draft's: outputs may all be too short, or
-        prompts too long, for those.
+        prompts too long, for those. What somebody else has stored since this run began is only
+        written over by more than it holds.
         """
+        stored = find(self.bundle, self.fingerprint, "startup").record
+        if stored is not None and (stored.findings is not None or costs.draft is None):
+            return
         try:
             store(self.bundle, Record.of(self.fingerprint, costs))
         except ProbeError:

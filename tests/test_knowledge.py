@@ -355,6 +355,23 @@ def test_what_a_probe_decided_is_not_written_over(shop, bundle):
     assert path.read_bytes() == before
 
 
+def test_what_somebody_else_stored_meanwhile_is_not_written_over_by_less(shop, bundle):
+    """A probe in another window, or another run that got further."""
+    for findings in (found("ngram", "draft"), None):
+        shutil.rmtree(bundle / "probes", ignore_errors=True)
+        with load(bundle) as slow:
+            path = put(bundle, findings)
+            before = path.read_bytes()
+            result = slow.generate(
+                "hello world",
+                max_tokens=LONG if findings else 100,
+                ignore_eos=True,
+                explain=True,
+            )
+            assert measured(result) > 40
+        assert path.read_bytes() == before
+
+
 def test_a_draft_that_cannot_be_opened_does_not_spoil_the_record(shop, bundle):
     shop.broken = {"draft"}
     result = run(bundle)
