@@ -388,6 +388,20 @@ def test_a_staircase_is_flat_from_one_measured_width_to_the_next():
     assert by_width[2] == by_width[3] != by_width[1]
 
 
+def test_survival_is_drawn_at_its_height_place_by_place():
+    one = of_one()
+    html = with_findings(findings=(one,)).html()
+    drawing = html[html.index("Chance that a draft of ngram stands up to each place") :]
+    drawn = re.search(r'class="line s0" points="([^"]*)"', drawing)[1].split()
+    heights = [float(pair.split(",")[1]) for pair in drawn]
+    rules = [float(y) for y in re.findall(r'class="rule" x1="\S+" y1="(\S+)"', drawing)[:5]]
+    bottom, top = rules[0], rules[-1]
+    shown = [(bottom - y) / (bottom - top) for y in heights]
+    assert shown == pytest.approx(list(one.survival), abs=0.001)
+    lefts = [float(pair.split(",")[0]) for pair in drawn]
+    assert lefts == sorted(lefts)
+
+
 def test_a_draft_token_is_said_as_a_share_of_a_step():
     curves = samples.curves()
     shares = {f"{curves.draft_share(past):.0%}" for past in curves.target.pasts}

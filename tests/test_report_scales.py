@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import log
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,8 @@ def test_ratio_ticks_are_inside_few_and_hold_one(low, high):
     assert 1 in ticks
     assert len(ticks) <= 7
     assert all(low <= tick <= high for tick in ticks)
-    assert ticks == sorted(ticks)
+    gaps = [log(above / below) for below, above in pairwise(ticks)]
+    assert all(gap >= log(high / low) / 12 for gap in gaps)
 
 
 @given(st.lists(st.integers(0, 300), unique=True, max_size=40))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import ceil, floor, log, log10
 
 _RATIOS = (
-    (0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.6),
-    (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100),
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.6),
+    (0.3, 0.5, 0.7, 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 10),
+    (0.1, 0.3, 0.5, 1, 1.5, 2, 3, 5, 10, 20),
     (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100),
-    (0.01, 0.1, 1, 10, 100, 1000),
+    (1e-6, 1e-4, 0.01, 0.1, 1, 10, 100, 1e4, 1e6),
 )
 
 
@@ -40,12 +42,14 @@ def round_ticks(high: float, most: int = 6) -> list[float]:
 
 
 def ratio_ticks(low: float, high: float, most: int = 7) -> list[float]:
-    """Ratios inside low..high, 1 always among them where it is inside."""
+    """Ratios inside low..high that a logarithmic scale has room for; 1 is one if it is inside."""
+    room = log(high / low) / (most + 4)
     for ratios in _RATIOS:
         inside = [ratio for ratio in ratios if low <= ratio <= high]
-        if len(inside) <= most and (high <= 1.6 or ratios is not _RATIOS[0]):
+        close = any(log(above / below) < room for below, above in pairwise(inside))
+        if len(inside) <= most and not close and max(ratios) >= high:
             return inside
-    return [ratio for ratio in (low, 1.0, high) if low <= ratio <= high]
+    return [ratio for ratio in (1.0,) if low <= ratio <= high]
 
 
 def thinned(places: Sequence[tuple[int, float]], gap: float) -> list[tuple[int, float]]:

@@ -19,6 +19,8 @@ def survival(findings: Findings) -> Markup:
     places = max((len(each.survival) for each in findings.findings), default=0)
     parts = []
     for standing in standings(findings):
+        if not standing.findings:
+            continue
         drew = [each for each in standing.findings if each.survival]
         silent = [each.workload for each in standing.findings if not each.survival]
         for start in range(0, max(len(drew), 1), SERIES):
