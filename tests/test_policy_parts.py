@@ -74,9 +74,9 @@ def test_the_estimate_is_steady_while_nothing_changes():
 
 def test_doubt_brings_back_the_uncertainty_of_the_start():
     survival = taught([(4, 0)] * 100)
-    narrow = survival.high[1] - survival.low[1]
+    narrow = survival.high_of(1) - survival.low_of(1)
     survival.doubt()
-    assert survival.high[1] - survival.low[1] > 2 * narrow
+    assert survival.high_of(1) - survival.low_of(1) > 2 * narrow
     assert survival.mean == Survival(8, Prior()).mean
 
 
@@ -87,8 +87,8 @@ def test_estimates_stay_ordered_and_possible(rounds):
         now += later
         survival.learn(drafted, min(drafted, accepted), now)
         for k in range(1, 9):
-            assert survival.low[k] <= survival.mean[k] <= survival.high[k] + 1e-12
-            assert 1 <= survival.mean[k] <= survival.high[k] <= k + 1
+            assert survival.low_of(k) <= survival.mean[k] <= survival.high_of(k) + 1e-12
+            assert 1 <= survival.mean[k] <= survival.high_of(k) <= k + 1
             assert survival.mean[k] >= survival.mean[k - 1]
 
 

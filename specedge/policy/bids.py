@@ -34,40 +34,40 @@ class Bid:
     aside_ms: float
 
     @property
+    def tokens(self) -> float:
+        """Expected of the round."""
+        return self.arm.survival.mean[self.k]
+
+    @property
     def all_ms(self) -> float:
         """The round with the backlog."""
         return self.ms + self.cost.feed_ms
 
     def over(self, rate: float) -> float:
         """Expected tokens over what `rate` would bring in the same time."""
-        return self.arm.survival.mean[self.k] - rate * (self.ms + self.aside_ms)
+        return self.tokens - rate * (self.ms + self.aside_ms)
 
     def high_over(self, rate: float) -> float:
-        return self.arm.survival.high[self.k] - rate * (self.ms + self.aside_ms)
+        return self.arm.survival.high_of(self.k) - rate * (self.ms + self.aside_ms)
 
     @property
     def value(self) -> float:
-        tokens = self.arm.survival.mean[self.k]
+        tokens = self.tokens
         return tokens / (self.ms + self.charge * tokens)
 
     @property
     def low(self) -> float:
-        tokens = self.arm.survival.low[self.k]
-        return tokens / (self.ms + self.charge * tokens)
-
-    @property
-    def high(self) -> float:
-        tokens = self.arm.survival.high[self.k]
+        tokens = self.arm.survival.low_of(self.k)
         return tokens / (self.ms + self.charge * tokens)
 
     @property
     def running(self) -> float:
         """Value once the backlog is fed."""
-        return self.arm.survival.mean[self.k] / self.ms
+        return self.tokens / self.ms
 
     @property
     def running_high(self) -> float:
-        return self.arm.survival.high[self.k] / self.ms
+        return self.arm.survival.high_of(self.k) / self.ms
 
     @property
     def curve_ms(self) -> float:

@@ -33,13 +33,14 @@ class Joint:
     """Averages over rounds, and the best way to go on.
 
     `rate` is in tokens per millisecond at the curve's pace; 0.0 before the first round. `open`: a
-    draft model might be worth it, by its high estimate.
+    draft model might be worth it, by its high estimate. `lasting` is 0 where a match says nothing
+    about the next round, 1 where matches never begin nor end.
     """
 
-    __slots__ = ("_at", "_matched", "_seen", "_tokens", "follows", "open", "rate", "way")
+    __slots__ = ("_at", "_matched", "_seen", "_tokens", "follows", "lasting", "open", "rate", "way")
 
     def __init__(self) -> None:
-        self.rate = 0.0
+        self.rate = self.lasting = 0.0
         self.way: Way = "lookups"
         self.open = False
         self.follows = [0.5, 0.5]  # share of rounds with a match, after one without and with
@@ -48,24 +49,23 @@ class Joint:
         self._at = 0
         self._tokens = 1.0  # of a round
 
-    @property
-    def lasting(self) -> float:
-        """0: a match says nothing about the next round; 1: matches never begin nor end."""
-        return max(0.0, self.follows[True] - self.follows[False])
-
     def saw(self, matched: bool, now: int) -> None:
         """The next round has a match that pays, or has none; `now` as `Policy.now`."""
         before = self._matched
         self._seen[before] += 1
         gain = max(GAIN, 1 / self._seen[before])
         self.follows[before] += gain * (matched - self.follows[before])
+        self.lasting = max(0.0, self.follows[True] - self.follows[False])
         self._matched = matched
         self._tokens += GAIN * (max(1, now - self._at) - self._tokens)
         self._at = now
 
-    def again(self, matched: bool) -> float:
+    @property
+    def again(self) -> float:
         """Chance that the draft model would run in the round after one of another proposer."""
-        return {"lookups": 0.0, "draft": 1.0, "both": 1 - self.follows[matched]}[self.way]
+        if self.way == "both":
+            return 1 - self.follows[self._matched]
+        return 1.0 if self.way == "draft" else 0.0
 
     def choose(
         self,
@@ -83,7 +83,7 @@ class Joint:
                 high estimate of its tokens; None: nothing to draft with.
             missed_ms: feeding the draft model what a lookup's round made it miss.
         """
-        arms = sorted(lookups, key=lambda arm: arm.tokens / arm.ms, reverse=True)
+        arms = sorted(lookups, key=_speed, reverse=True) if len(lookups) > 1 else lookups
         best = self._rate(arms, 1.0, plain_ms, 0.0)
         way: Way = "lookups"
         self.open = False
@@ -107,6 +107,8 @@ class Joint:
 
     def _rate(self, arms: Sequence[Arm], tokens: float, ms: float, missed_ms: float) -> float:
         """With rounds of `tokens` and `ms` where no lookup is better."""
+        if not arms:
+            return tokens / ms
         all_tokens, all_ms = tokens, ms  # of a round, matches at random
         each_ms = ms / tokens  # of a token, matches in long stretches
         used = 0.0
@@ -122,3 +124,7 @@ class Joint:
         lasting = self.lasting
         random = all_tokens / (all_ms + missed_ms)
         return random + lasting * (1 / (each_ms + missed_ms / self._tokens) - random)
+
+
+def _speed(arm: Arm) -> float:
+    return arm.tokens / arm.ms

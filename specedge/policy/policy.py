@@ -5,51 +5,32 @@ cost of feeding the draft's backlog and R tokens of output left to win it back:
 
     tokens per second = E_K / (T(K + 1) + (K - 1) D(1) + D(1 or 2 tokens) + B E_K / R)
 
-and plain is 1 / T(1), all at this machine's present pace. The best is taken if it beats plain by
-the margin; what already runs stays until it is beaten by a little. A choice whose low estimate is
-under plain is a trial: it is made only while the account could bear that nothing is accepted.
+and plain is 1 / T(1), all at this machine's present pace. What beats plain by the margin may be
+taken; of that the one that is worth most over all rounds together, see `joint`. Whoever might be
+better by its high estimate is tried, while the account could bear that nothing is accepted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from operator import mul
-from typing import Literal
 
 from specedge.errors import OptionError
 from specedge.policy.account import Account
 from specedge.policy.arm import HORIZON, Arm
 from specedge.policy.bids import Bid, best_bid
 from specedge.policy.choice import Choice, Why
-from specedge.policy.costing import FED, FREE, MOST_GAP, Costing, DraftCost
-from specedge.policy.joint import Joint
+from specedge.policy.costing import FED, Costing
+from specedge.policy.market import Candidate, Market, Terms
 from specedge.policy.pace import Pace
-from specedge.policy.survival import Prior
 from specedge.probe.curves import CostCurves
 
-LONG_MATCH = 4  # a lookup that matched this many tokens is an arm of its own
 SPIKE = 2.0  # a round is charged at most this much more than expected
 CREDIT_STEPS = 6.0  # plain steps that a measured prior may lose before anything was earned
 HEARD_STEPS = 1.0  # the same for a lookup that was heard to pay by its low estimate
 REGRET = 0.015  # share of time that trials may cost against the best known choice
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A proposer to weigh.
-
-    Args:
-        name: as in `matches`.
-        cost: "lookup" is free to draft; "draft" costs calls of the draft model.
-        prior: what is believed of it before the first round.
-    """
-
-    name: str
-    cost: Literal["lookup", "draft"]
-    prior: Prior = field(default_factory=Prior)
 
 
 class Policy:
@@ -87,23 +68,13 @@ class Policy:
         self.pace = Pace(self.max_draft + 1)
         self.now = 0  # tokens of text so far
         self._regret = Account(REGRET, 0.0)
-        arms = [] if self.max_draft == 0 else candidates
-        self._lookups: list[tuple[str, Arm, Arm]] = [
-            (c.name, self._arm(c), self._arm(c)) for c in arms if c.cost == "lookup"
-        ]
-        self._draft = next((self._arm(c) for c in arms if c.cost == "draft"), None)
-        self.joint = Joint()
-        self._had: list[Arm] = []  # lookups that had a match in the round before
-        self._before = 0  # `now` of it
-
-    def _arm(self, candidate: Candidate) -> Arm:
-        return Arm(candidate.name, candidate.cost == "lookup", self.max_draft, candidate.prior)
+        able = candidates if self.max_draft else ()
+        self._market = Market(able, self._costing, self.pace, margin)
 
     @property
     def arms(self) -> tuple[Arm, ...]:
         """A lookup's short matches and its long ones apart; the draft model last."""
-        lookups = tuple(arm for _, short, long in self._lookups for arm in (short, long))
-        return lookups if self._draft is None else (*lookups, self._draft)
+        return self._market.arms
 
     def choose(
         self,
@@ -131,109 +102,29 @@ class Policy:
             return self._plain("pace", past)
         # No call is cheaper than a narrower one, whatever noise has made of the biases.
         table = list(accumulate(map(mul, steps, self.pace.share[1:]), max))
-        horizon = min(budget_left, HORIZON)
-        bids = []
-        for name, short, long in self._lookups:
-            length = matches.get(name)
-            if length is not None:
-                arm = long if length >= LONG_MATCH else short
-                bids.append(self._bid(arm, table, limit, FREE, horizon))
-        self._offered([bid.arm for bid in bids])
-        drafted = None
-        if self._draft is not None and backlog_tokens is not None:
-            cost = self._costing.draft(backlog_tokens, round(self._draft.gap), self.pace.share[0])
-            drafted = self._bid(self._draft, table, limit, cost, horizon)
-            bids.append(drafted)
-        plain = 1 / table[0]
-        live = [bid for bid in bids if not bid.arm.resting]
-        if drafted is not None and drafted.arm.resting:
-            drafted = None
-        self._weigh_ways(live, drafted, backlog_tokens or 0, plain)
-        choice = self._decide(bids, live, table, limit, horizon, past)
+        terms = Terms(table, limit, min(budget_left, HORIZON))
+        bids = self._market.bids(terms, matches, backlog_tokens, self.now)
+        choice = self._decide(bids, terms, past)
         choice.backlog = backlog_tokens or 0
         return choice
 
-    def _offered(self, arms: list[Arm]) -> None:
-        tokens, self._before = self.now - self._before, self.now
-        for _, *pair in self._lookups:
-            for arm in pair:
-                arm.offered(arm in arms, arm in self._had, tokens)
-        self._had = arms
-
-    def _bid(self, arm: Arm, table: list[float], limit: int, cost: DraftCost, horizon: int) -> Bid:
-        """The arm's bid, after ending a rest that is over or sending it to one."""
-        joint = self.joint
-        rate = joint.rate
-        if rate:
-            rate = max(rate, 1 / table[0])
-            rate += joint.lasting * max(0.0, arm.tokens / arm.ms - rate)
-        bid = best_bid(arm, table, limit, cost, horizon, rate)
-        bar = self.margin / table[0]
-        if arm.resting:
-            if self.now >= arm.rest_until:
-                arm.wake()
-                bid = best_bid(arm, table, limit, cost, horizon, rate)
-            elif arm.heard and not arm.measured_loss and bid.low >= bar:
-                arm.wake()
-            else:
-                return bid
-        # A small limit may hide a K that pays.
-        if bid.k < limit or limit == self.max_draft:
-            hopeless = bid.running_high < bar if not arm.on else bid.running < 1 / table[0]
-            if hopeless:
-                arm.rest(self.now)
-        arm.tokens, arm.ms = arm.survival.mean[bid.k], bid.ms
-        return bid
-
-    def _weigh_ways(self, live: list[Bid], drafted: Bid | None, backlog: int, plain: float) -> None:
-        """Find the best way to go on; tell each bid what it costs the draft model."""
-        joint = self.joint
-        arms = [arm for _, *pair in self._lookups for arm in pair if not arm.resting]
-        lookups = [bid for bid in live if bid.arm.is_lookup]
-        matched = any(bid.value > plain for bid in lookups)
-        if arms:
-            joint.saw(matched, self.now)
-        if drafted is None:
-            joint.choose(arms, 1 / plain, None, 0.0)
-            return
-        pace, backlog_ms = self.pace.share[0], self._costing.backlog_ms
-        tokens = drafted.arm.survival.mean[drafted.k]
-        ms = drafted.ms if backlog <= MOST_GAP else tokens / drafted.value
-        missed_ms = pace * backlog_ms(1 + round(max((a.tokens for a in arms), default=1)))
-        high = drafted.arm.survival.high[drafted.k]
-        joint.choose(arms, 1 / plain, (tokens, ms, high), missed_ms)
-        if joint.way == "lookups":
-            return
-        drafted.aside_ms = 0.0  # a prompt must be fed sooner or later, whoever has this round
-        if backlog <= MOST_GAP:
-            drafted.aside_ms = pace * backlog_ms(backlog)
-            for bid in lookups:
-                missed_ms = pace * backlog_ms(backlog + round(bid.arm.tokens))
-                bid.aside_ms = missed_ms * joint.again(matched)
-
-    def _decide(
-        self,
-        bids: list[Bid],
-        live: list[Bid],
-        table: list[float],
-        limit: int,
-        horizon: int,
-        past: int,
-    ) -> Choice:
-        plain = 1 / table[0]
+    def _decide(self, bids: list[Bid], terms: Terms, past: int) -> Choice:
+        plain, joint = terms.plain, self._market.joint
         winner: Bid | None = None
         trusted = blocked = False
-        rate = max(plain, self.joint.rate)
-        rate += self.joint.lasting * max(0.0, max((b.value for b in live), default=0.0) - rate)
+        live = [bid for bid in bids if not bid.arm.resting]
+        rate = max(plain, joint.rate)
+        if joint.lasting and live:
+            rate += joint.lasting * max(0.0, max(bid.value for bid in live) - rate)
         if len(live) > 1:
             live.sort(key=lambda bid: bid.over(rate), reverse=True)
         plain_over = 1 - rate / plain
         for bid in live:
             bar = plain if bid.arm.on else plain * self.margin
-            if bid.value < bar or (not bid.arm.is_lookup and self.joint.way == "lookups"):
+            if bid.value < bar or (not bid.arm.is_lookup and joint.way == "lookups"):
                 continue
             trusted = bid.low >= plain
-            winner = self._afford(bid, table, limit, horizon, trusted)
+            winner = self._afford(bid, terms, trusted)
             if winner is not None and winner.value >= bar:
                 break
             winner, blocked = None, True
@@ -241,16 +132,16 @@ class Policy:
         for bid in live:
             if winner is not None and bid.arm is winner.arm:
                 continue
-            if not bid.arm.is_lookup and not self.joint.open:
+            if not bid.arm.is_lookup and not joint.open:
                 continue
             needed = forgone + (self.margin - 1) * rate * bid.ms
             if bid.high_over(rate) < needed:
                 continue
-            trial = self._afford(bid, table, limit, horizon, False)
+            trial = self._afford(bid, terms, False)
             if trial is None or trial.high_over(rate) < needed:
                 blocked = True
                 continue
-            loss_ms = trial.all_ms - (trial.arm.survival.mean[trial.k] - forgone) / rate
+            loss_ms = trial.all_ms - (trial.tokens - forgone) / rate
             if loss_ms * self.pace.factor <= self._regret.balance_ms:
                 choice = self._draft_choice(trial, "trial", True, plain, past)
                 choice.best_ms, choice.forgone_ms = 1 / rate, forgone / rate
@@ -263,11 +154,9 @@ class Policy:
             return self._draft_choice(winner, "pays", not trusted, plain, past)
         return self._off(bids, blocked, plain, past)
 
-    def _afford(
-        self, bid: Bid, table: list[float], limit: int, horizon: int, trusted: bool
-    ) -> Bid | None:
+    def _afford(self, bid: Bid, terms: Terms, trusted: bool) -> Bid | None:
         """The bid, or one with a smaller K, whose worst outcome the account could bear."""
-        arm = bid.arm
+        arm, table = bid.arm, terms.table
         allowed = self.account.balance_ms / self.pace.factor
         if trusted or arm.on:
             allowed += self._lent_ms(bid, trusted)
@@ -280,7 +169,8 @@ class Policy:
             return bid
         if allowed <= 0:
             return None
-        smaller = best_bid(bid.arm, table, limit, bid.cost, horizon, self.joint.rate, cap_ms)
+        rate = self._market.joint.rate
+        smaller = best_bid(arm, table, terms.limit, bid.cost, terms.horizon, rate, cap_ms)
         return smaller if smaller.k else None
 
     def _lent_ms(self, bid: Bid, trusted: bool) -> float:
@@ -305,7 +195,7 @@ class Policy:
         choice.arm, choice.drafter, choice.best_k = bid.arm, bid.arm.name, bid.k
         choice.gain = value / plain
         choice.share = bid.ms * plain - 1
-        choice.stands = (bid.arm.survival.mean[bid.k] - 1) / bid.k
+        choice.stands = (bid.tokens - 1) / bid.k
         choice.feed_steps = bid.cost.feed_ms * plain
 
     def _off(self, bids: list[Bid], blocked: bool, plain: float, past: int) -> Choice:
@@ -330,8 +220,9 @@ class Policy:
         return choice
 
     def _outbid(self, arm: Arm) -> bool:
-        on = any(lookup.on for _, *pair in self._lookups for lookup in pair)
-        return on and not arm.is_lookup and self.joint.way == "lookups"
+        market = self._market
+        on = any(lookup.on for lookup in market.lookups)
+        return on and not arm.is_lookup and market.joint.way == "lookups"
 
     def observe(
         self,
@@ -392,10 +283,8 @@ class Policy:
             match: length of its match.
             drafted, accepted: how many tokens it would have drafted, and how many of them came.
         """
-        for known, short, long in self._lookups:
-            if known == name and drafted > 0:
-                arm = long if match >= LONG_MATCH else short
-                arm.heard = arm.vouched = True
-                arm.survival.learn(
-                    min(drafted, self.max_draft), min(accepted, self.max_draft), self.now
-                )
+        arm = self._market.lookup(name, match)
+        if arm is not None and drafted > 0:
+            arm.heard = arm.vouched = True
+            longest = self.max_draft
+            arm.survival.learn(min(drafted, longest), min(accepted, longest), self.now)

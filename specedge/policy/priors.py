@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from specedge.policy.policy import Candidate
+from specedge.policy.market import Candidate
 from specedge.policy.survival import Prior
 from specedge.probe.findings import Finding, Findings
 

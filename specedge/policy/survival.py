@@ -58,10 +58,10 @@ class Prior:
 class Survival:
     """Expected tokens of a round for every K, with a low and a high estimate.
 
-    `mean`, `low`, `high` are lists [longest + 1] by K, kept up to date: read them, do not change
-    them. `hope` is the mean with more faith in places that were seen less than the first one, to
-    choose K by; its excess fades as they are tried. `low` and `high` are standard errors away,
-    by the rounds that the first place has seen.
+    `mean` and `hope` are lists [longest + 1] by K, kept up to date: read them, do not change them.
+    `hope` is the mean with more faith in places that were seen less than the first one, to choose K
+    by; its excess fades as they are tried. `low_of` and `high_of` a K are standard errors away, by
+    the rounds that the first place has seen.
     """
 
     __slots__ = (
@@ -71,12 +71,11 @@ class Survival:
         "_lately_stood",
         "_n",
         "_prior",
+        "_rounds",
         "_stood",
         "_variance",
-        "high",
         "hope",
         "longest",
-        "low",
         "mean",
         "place",
     )
@@ -89,8 +88,6 @@ class Survival:
         self._prior = prior
         self.place = [0.0] * longest  # p_i
         self.mean = [1.0] * (longest + 1)
-        self.low = self.mean[:]
-        self.high = self.mean[:]
         self.hope = self.mean[:]
         self._variance = [0.0] * (longest + 1)
         self._aged_at = 0
@@ -114,6 +111,13 @@ class Survival:
     def rounds(self) -> float:
         """Rounds that the estimate rests on, the prior's weight included."""
         return self._n[0]
+
+    def low_of(self, k: int) -> float:
+        """Low estimate of a round with K drafted tokens."""
+        return self.mean[k] - LOW * sqrt(self._variance[k] / self._rounds)
+
+    def high_of(self, k: int) -> float:
+        return min(k + 1.0, self.mean[k] + HIGH * sqrt(self._variance[k] / self._rounds))
 
     def learn(self, drafted: int, accepted: int, now: int) -> None:
         """One round's outcome.
@@ -170,12 +174,13 @@ class Survival:
 
     def _refresh(self) -> None:
         stood, place = self._stood, self.place
-        means, lows, highs, hopes = self.mean, self.low, self.high, self.hope
+        means, hopes, variances = self.mean, self.hope, self._variance
         before, most = self._prior.stands[0], 0.0
-        rounds = self._n[0] + TIE
-        root = sqrt(rounds)
+        self._rounds = rounds = self._n[0] + TIE
+        root = 1 / sqrt(rounds)
         alive = mean = hoped = hope = 1.0
         second = 0.0
+        k = 1
         for i, n in enumerate(self._n):
             if n >= most:
                 tie, most = TIE, n
@@ -185,16 +190,14 @@ class Survival:
             before = place[i] = (stood[i] + tie * before) / weight
             alive *= before
             mean += alive
-            stands = before
             if weight < rounds:
                 spread = sqrt(before * (1 - before))
-                stands = min(1.0, before + HOPE * spread * (1 / sqrt(weight) - 1 / root))
-            hoped *= stands
+                stands = before + HOPE * spread * (1 / sqrt(weight) - root)
+                hoped *= stands if stands < 1 else 1.0
+            else:
+                hoped *= before
             hope += hoped
-            second += (2 * i + 1) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
+            second += (k + i) * alive  # E[A^2] = sum of (2 i + 1) P(A > i)
             variance = second - (mean - 1) ** 2
-            error = sqrt(variance) / root if variance > 0 else 0.0
-            k = i + 1
-            means[k], hopes[k], self._variance[k] = mean, hope, variance
-            lows[k] = mean - LOW * error
-            highs[k] = min(mean + HIGH * error, k + 1.0)
+            means[k], hopes[k], variances[k] = mean, hope, variance if variance > 0 else 0.0
+            k += 1
