@@ -33,7 +33,6 @@ DRAFT_ROUNDS = 6
 MOST_DRAFT_ROUNDS = 24  # with those whose time cannot be true
 LONGEST_FEED_MS = 4000.0  # of a draft's backlog, by the target's costs and the models' sizes
 JUDGED = 16  # tokens of the output that the draft is judged by
-SLOW_FIRST = 2  # plain rounds that are not counted
 
 _FILLED = (4, 8, 16, 32, 64)  # widths of a draft's calls between two that were timed
 
@@ -74,7 +73,6 @@ class Startup:
         self._width = 1  # of the current round
         self._plain_next = True
         self._requests = 0
-        self._skipped = 0
         self._untrue = 0  # wide calls whose time could not be
         self._target: Curve | None = known
         self._reading = 0  # tokens that the draft model reads in the current round
@@ -195,12 +193,8 @@ class Startup:
             self.fresh = self.done
 
     def _observe_target(self, call_ms: float) -> None:
-        if self._width == 1:
-            self._skipped += 1
-            if self._skipped > SLOW_FIRST:
-                self._ms[1].append(call_ms)
-        else:
-            self._ms[self._width].append(call_ms)
+        self._ms[self._width].append(call_ms)
+        if self._width > 1:
             self._todo.remove(self._width)  # the first such, as `_wide` took it
         if not self._todo and self._ms[1]:
             past = round(statistics.mean(self._pasts))

@@ -198,8 +198,8 @@ def test_neither_end_of_an_output_is_widened(clock):
 
 def test_one_request_that_cannot_finish_does_not_begin(clock):
     """Else a command that is run once for each prompt would pay for it each time."""
-    wide = 4 * 5
-    for tokens, begins in [(2 * wide, False), (LEAST_SAID + LEAST_LEFT + 2 * wide + 1, True)]:
+    enough = LEAST_SAID + LEAST_LEFT + 2 * REPEATS * 5
+    for tokens, begins in [(enough - 1, False), (enough, True)]:
         desk = scattered(clock)
         ran = desk.run(PROMPT, tokens)
         assert (max(measuring(ran)) > 1) == begins
@@ -230,6 +230,17 @@ def test_a_draft_that_reads_a_new_prompt_is_not_timed_as_if_it_read_two_tokens(c
     assert found is not None
     assert costs_of(found)[1] == pytest.approx(DRAFT[1])
     assert costs_of(found)[2] == pytest.approx(DRAFT[2], rel=0.3)
+
+
+def test_a_draft_that_catches_up_with_a_few_tokens_is_not_timed_by_that(clock):
+    desk = scattered(clock, 0.0)
+    first = desk.run(PROMPT, 200, stop_after=57)
+    assert all(found.draft is None for found in desk.measured)
+    desk.run([*PROMPT, *first.tokens, 1, 2, 3, 4, 5, 6], 200)
+    found = desk.measured[-1].draft
+    assert found is not None
+    assert costs_of(found)[1] == pytest.approx(DRAFT[1])
+    assert costs_of(found)[2] == pytest.approx(DRAFT[2])
 
 
 def test_a_long_prompt_of_a_short_output_is_not_fed_to_a_half_measured_draft(clock):
