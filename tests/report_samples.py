@@ -122,7 +122,7 @@ def finding(costs: CostCurves, workload: str, proposer: str) -> Finding:
     began = round(620 * drafts)
     runs = "24 paired runs" if measured else "12 prompts"
     said = (
-        f"{best.k} tokens cost {costs.target.cost_ms(best.k + 1, 256) / 31 - 1:.0%} of a target "
+        f"drafts of {best.k} cost {costs.target.cost_ms(best.k + 1, 256) / 31 - 1:.0%} of a target "
         f"step and {best.acceptance_rate:.0%} are accepted; best K={best.k} gives "
         f"{known.gain:.2f}x ({known.low:.2f} to {known.high:.2f}, {runs})"
     )

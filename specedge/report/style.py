@@ -37,7 +37,7 @@ padding:20px 22px;margin:0 0 18px}
 font-weight:600;line-height:1.6;border:1px solid;color:var(--open);background:var(--open-bg)}
 .pill.good{color:var(--good);background:var(--good-bg)}
 .pill.bad{color:var(--bad);background:var(--bad-bg)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(200px,1fr));gap:14px;
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:14px;
 margin:0 0 18px}
 .tiles div{background:var(--card);border:1px solid var(--rule);border-radius:10px;
 padding:12px 16px;display:flex;flex-direction:column-reverse;justify-content:flex-end}
@@ -83,7 +83,7 @@ SERIES
 .cards,.cards tbody,.cards tr,.cards td,.cards th{display:block}
 .cards tr{border-bottom:1px solid var(--rule);padding:8px 0}.cards tr:last-child{border:0}
 .cards td,.cards th{border:0;padding:1px 0}
-.cards td::before{content:attr(data-label);display:inline-block;width:8.6em;color:var(--dim)}
+.cards td::before{content:attr(data-label);display:inline-block;width:10em;color:var(--dim)}
 .ends{display:inline}.cards td:last-child::before{display:none}.cards td:last-child{margin-top:3px}}
 @media screen and (max-width:560px){
 main{padding:18px 12px}section,.card{padding:16px 14px}h1{font-size:1.5rem}
