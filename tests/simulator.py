@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from math import exp
 from random import Random
 
@@ -107,6 +107,12 @@ class World:
     max_draft: int = 15
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        self.target_ms = cache(self.costs.target.cost_ms)
+        if self.costs.draft is not None:
+            self.draft_ms = cache(self.costs.draft.cost_ms)
+            self.feed_ms = cache(self.costs.draft.feed_ms)
+
     def candidates(self, lookup: Prior | None = None, draft: Prior | None = None):
         found = []
         if self.lookup is not None:
@@ -140,6 +146,13 @@ class Trace:
     def speed(self) -> float:
         """Over plain."""
         return self.plain_ms / self.ms
+
+
+@lru_cache(1 << 16)
+def dice(seed: int, now: int) -> tuple[float, ...]:
+    """Rolls for one place of the text: is there a match, a long one, which of 16 tokens stand."""
+    random = Random(seed * 1_000_003 + now)
+    return tuple(random.random() for _ in range(18))
 
 
 class Fixed:
@@ -181,17 +194,17 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
     the same text.
     """
     trace, noise = Trace(), Random(world.seed + 1)
-    target_ms, drafting = cache(world.costs.target.cost_ms), world.costs.draft
+    target_ms = world.target_ms
     now, context = 0, world.prompt + world.output
     while now < world.tokens:
         n, fed, left = world.prompt + 1, 0, min(world.output, world.tokens - now)
         shadow: Shadow | None = None
         while left > 0:
-            dice = Random(world.seed * 1_000_003 + now)
-            spell = Random(world.seed * 1_000_003 + now // world.spell) if world.spell > 1 else dice
-            has_match = spell.random() < world.matches and world.lookup is not None
-            match = (6 if dice.random() < world.long else 2) if has_match else None
-            rolls = [dice.random() for _ in range(16)]
+            matched, is_long, *rolls = dice(world.seed, now)
+            if world.spell > 1:
+                matched, *_ = dice(world.seed, -1 - now // world.spell)
+            has_match = matched < world.matches and world.lookup is not None
+            match = (6 if is_long < world.long else 2) if has_match else None
             past, room = n - 1, max(0, min(context - n, world.room(now)))
             backlog = n - fed if world.draft is not None else None
             choice = policy.choose(past, room, {"ngram": match}, backlog, left)
@@ -201,11 +214,10 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
             draft_ms = feed_ms = 0.0
             stands = world.lookup
             if choice.proposer == "draft":
-                assert drafting is not None
                 assert world.draft is not None
                 stands = world.draft
-                feed_ms = drafting.feed_ms(n - fed, fed) - drafting.feed_ms(min(2, n - fed), past)
-                draft_ms = drafting.feed_ms(n - fed, fed) + (k - 1) * drafting.cost_ms(1, past)
+                feed_ms = world.feed_ms(n - fed, fed) - world.feed_ms(min(2, n - fed), past)
+                draft_ms = world.feed_ms(n - fed, fed) + (k - 1) * world.draft_ms(1, past)
                 draft_ms *= slow
             if world.noise:
                 # Of mean 1, as plain is counted without noise.
@@ -239,7 +251,7 @@ def simulate(world: World, policy: Policy | Fixed) -> Trace:
     return trace
 
 
-def stood(stands: Stands | None, now: int, k: int, rolls: list[float]) -> int:
+def stood(stands: Stands | None, now: int, k: int, rolls: Sequence[float]) -> int:
     accepted = 0
     while accepted < k and stands is not None and rolls[accepted] < stands(now, accepted):
         accepted += 1

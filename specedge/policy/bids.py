@@ -20,6 +20,7 @@ class Bid:
 
     Args:
         k: K; 0 when every K takes longer than was allowed.
+        tokens: expected of the round.
         ms: the round, the backlog left out.
         charge: of the backlog for each token committed.
         aside_ms: what the round costs a draft model besides: feeding now what it has missed, or
@@ -29,14 +30,11 @@ class Bid:
     arm: Arm
     cost: DraftCost
     k: int
+    tokens: float
     ms: float
     charge: float
     aside_ms: float
-
-    @property
-    def tokens(self) -> float:
-        """Expected of the round."""
-        return self.arm.survival.mean[self.k]
+    value: float  # the backlog's charge counted in
 
     @property
     def all_ms(self) -> float:
@@ -49,11 +47,6 @@ class Bid:
 
     def high_over(self, rate: float) -> float:
         return self.arm.survival.high_of(self.k) - rate * (self.ms + self.aside_ms)
-
-    @property
-    def value(self) -> float:
-        tokens = self.tokens
-        return tokens / (self.ms + self.charge * tokens)
 
     @property
     def low(self) -> float:
@@ -115,4 +108,6 @@ def best_bid(
             value = tokens / round_ms * (1 + STAY_K if k == favoured else 1)
         if value > most:
             most, best, best_ms = value, k, ms
-    return Bid(arm, cost, best, best_ms, charge, charge * arm.survival.mean[best])
+    tokens = arm.survival.mean[best]
+    aside_ms = charge * tokens
+    return Bid(arm, cost, best, tokens, best_ms, charge, aside_ms, tokens / (best_ms + aside_ms))
