@@ -21,7 +21,7 @@ from specedge.probe.findings import Estimate, Verdict
 from specedge.probe.intervals import MIN_PROMPTS, decided, ratio_interval
 from specedge.probe.pairs import Pair
 
-SURVEY = 4  # prompts of a class before a proposer is chosen for live pairs
+SURVEY = 4  # texts of a class after which its proposers are weighed, again after as many more
 LOOKS = (MIN_PROMPTS, 18, 24)  # pairs
 
 
@@ -116,6 +116,7 @@ class PromptClass:
     texts: list[int] = field(default_factory=list)
     offers: dict[str, list[replay.Offers]] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
+    _wanted: int = SURVEY  # texts, before the proposers are weighed again
 
     def task(self, stage: int) -> tuple[int, Check | None] | None:
         """The next prompt, and the check it is run both ways for; None: this stage is through.
@@ -124,12 +125,15 @@ class PromptClass:
             stage: number of the check, from 0; the survey belongs to the first.
         """
         fresh = len(self.texts) if len(self.texts) < len(self.prompts) else None
-        if fresh is not None and fresh < SURVEY:
+        if fresh is not None and fresh < self._wanted:
             return fresh, None
         if len(self.checks) <= stage:
             check, doubtful = self._promising()
             if check is None:
-                return None if fresh is None or not doubtful else (fresh, None)
+                if fresh is None or not doubtful:
+                    return None
+                self._wanted = fresh + SURVEY  # replaying takes time too
+                return fresh, None
             self.checks.append(check)
         check = self.checks[stage]
         if check.over:
