@@ -65,7 +65,7 @@ class Startup:
         self._size_ratio = (
             0.0 if draft is None else draft.spec.weight_bytes / max(1, target.spec.weight_bytes)
         )
-        self._todo = [width for width in self._widths if width > 1] * REPEATS if not known else []
+        self._todo = [width for width in self._widths if width > 1] * REPEATS
         random.Random(seed).shuffle(self._todo)
         self._total = len(self._todo)
         self._ms: dict[int, list[float]] = {width: [] for width in self._widths}

@@ -205,6 +205,34 @@ def test_a_lookup_of_ones_own_takes_part(clock):
     assert "backlog" not in stub.verbs
 
 
+def test_a_lookup_that_takes_time_and_drafts_little_is_filled_up_in_the_start(clock):
+    """Its time is not the call's, and its tokens are used as far as they go."""
+    desk = Desk(clock, rule=COPYING, proposers=["ngram"], cost=steps(DEAR))
+
+    class Slow(Stub):
+        def propose(self, seq: Sequence, limit: int) -> Draft:
+            clock.spend(3.0)
+            token = COPYING(seq.tokens)
+            return Draft(np.array([token]), self.name, match=2)
+
+    desk.adaptive._candidates = {"stub": Candidate("stub", "lookup")}
+    desk.speculator = Speculator([Slow(is_lookup=True)], desk.adaptive)
+    ran = desk.run(PROMPT, 300)
+    assert ran.tokens == desk.oracle(PROMPT, 300)
+    found = {point.width: point.ms for point in desk.measured[0].target.points}
+    assert found == pytest.approx(DEAR)
+    padded = [done.accepted for done in ran.rounds if done.proposer == PADDING]
+    assert min(padded) >= 1
+
+
+def test_a_graph_that_scores_few_rows_caps_what_is_drafted(clock):
+    desk = Desk(clock, rule=COPYING, max_verify=4, longest=15)
+    for _ in range(2):
+        ran = desk.run(PROMPT, 300)
+        assert max(done.drafted for done in ran.rounds) == 3
+        assert ran.state.failures == 0
+
+
 def test_a_proposer_that_does_not_say_whether_it_is_a_lookup_fails_by_name(clock):
     desk = with_stubs(clock, Stub("mine", [1]))
     ran = desk.run(PROMPT, 50)

@@ -163,9 +163,10 @@ def test_a_run_hears_of_its_lookups_what_they_would_have_brought(clock, monkeypa
 
 
 def test_nothing_is_followed_into_another_request(clock, monkeypatch):
-    desk = Desk(clock, cost=steps(DEAR), costs=known(DEAR), longest=4)
+    desk = Desk(clock, cost=steps(DEAR), costs=known(DEAR))
     ear = Ear(monkeypatch, desk.adaptive)
-    desk.run([5, 6, 5, 6], 2)
-    for _ in range(3):
-        desk.run([5, 6, 5, 6, 5, 6], 6, stop_after=0)
+    looping = desk.oracle([5], 40)[10:]
+    ran = desk.run(looping, 50, stop_after=1)
+    assert ran.rounds[0].drafted == 0  # so its lookup is followed
+    desk.run([1, 2, 3], 3)
     assert ear.heard == []

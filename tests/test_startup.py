@@ -101,12 +101,13 @@ def test_the_draft_curve_is_what_its_calls_cost(clock, probability):
 
 
 @pytest.mark.parametrize("a_token", [0.1, 0.5, 3.0])
-def test_a_long_call_of_the_draft_is_priced_by_the_one_that_read_the_text(clock, a_token):
+@pytest.mark.parametrize("prompt", [8, 150])
+def test_a_long_call_of_the_draft_is_priced_by_the_one_that_read_the_text(clock, a_token, prompt):
     def cost(width: int, past: int) -> float:
         return 2.0 + a_token * (width - 1)
 
     desk = scattered(clock, 0.5, draft_cost=cost)
-    desk.run(PROMPT, 200)
+    desk.run(list(range(prompt)), 200)
     found = desk.measured[-1].draft
     assert found is not None
     for width, ms in costs_of(found).items():
@@ -241,6 +242,22 @@ def test_a_draft_that_catches_up_with_a_few_tokens_is_not_timed_by_that(clock):
     assert found is not None
     assert costs_of(found)[1] == pytest.approx(DRAFT[1])
     assert costs_of(found)[2] == pytest.approx(DRAFT[2])
+
+
+def test_a_reading_whose_time_cannot_be_true_is_not_taken_from_the_next_round(clock):
+    odd = False
+
+    def cost(width: int, past: int) -> float:
+        return -5.0 if odd and width > 20 else 2.0 + 0.5 * (width - 1)
+
+    desk = scattered(clock, 0.0, draft_cost=cost)
+    desk.run(PROMPT, 200, stop_after=57)
+    odd = True
+    prompt = np.random.default_rng(0).integers(0, 997, 200).tolist()
+    desk.run(prompt, 200)
+    found = desk.measured[-1].draft
+    assert found is not None
+    assert costs_of(found)[64] == pytest.approx(33.5, rel=0.25)
 
 
 def test_a_long_prompt_of_a_short_output_is_not_fed_to_a_half_measured_draft(clock):
