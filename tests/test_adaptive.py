@@ -205,6 +205,27 @@ def test_a_lookup_of_ones_own_takes_part(clock):
     assert "backlog" not in stub.verbs
 
 
+def test_what_lookups_would_have_brought_meanwhile_counts_once_costs_are_known(clock):
+    """Also for the second policy, made when the draft's costs are known."""
+    desk = Desk(clock, rule=COPYING, draft_rule=agreeing(COPYING, 0.5, 31))
+    desk.run(PROMPT, 300, stop_after=0)
+    assert desk.adaptive.policy is None
+    known_rounds = []
+    for _ in range(2):
+        before = len(desk.measured)
+        for stop in range(1, 200):
+            ran = desk.run(PROMPT, 400, stop_after=stop)
+            if len(desk.measured) > before:
+                break
+        assert desk.adaptive.policy is not None
+        lookups = [arm for arm in desk.adaptive.policy.arms if arm.is_lookup]
+        known_rounds.append(max(arm.survival.rounds for arm in lookups))
+        assert max(arm.survival.place[0] for arm in lookups) > 0.7
+    assert ran.tokens == desk.oracle(PROMPT, 400)[: len(ran.tokens)]
+    assert known_rounds[0] > 4
+    assert known_rounds[1] > 4
+
+
 def test_a_lookup_that_takes_time_and_drafts_little_is_filled_up_in_the_start(clock):
     """Its time is not the call's, and its tokens are used as far as they go."""
     desk = Desk(clock, rule=COPYING, proposers=["ngram"], cost=steps(DEAR))
