@@ -42,7 +42,7 @@ def reporting() -> Iterator[Reporter]:
 
 
 class _Amount(ProgressColumn):
-    """Bytes for a stage in bytes, a count for any other, nothing where the total is unknown."""
+    """Bytes or per cent by the stage's unit, else a count; nothing where the total is unknown."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +52,8 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
+        if task.fields["unit"] == "%":
+            return Text(f"{task.percentage:.0f}%".rjust(4), style="progress.percentage")
         return (self._bytes if task.fields["unit"] == "B" else self._count).render(task)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -30,6 +31,16 @@ def print_error_table(table: Table) -> None:
     """To stderr, beside progress and notes."""
     console = Console(stderr=True)
     _print(console if console.is_terminal else Console(stderr=True, width=_PIPED_WIDTH), [table])
+
+
+def print_sentences(sentences: Iterable[str]) -> None:
+    """To stdout: wrapped between words on a terminal, one a line anywhere else."""
+    console = Console()
+    for sentence in sentences:
+        if console.is_terminal:
+            console.print(Text(sentence))
+        else:
+            click.echo(sentence)
 
 
 def _print(console: Console, tables: Iterable[Table]) -> None:

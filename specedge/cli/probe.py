@@ -108,14 +108,14 @@ def command(
     if as_json:
         click.echo(json.dumps(_said(probed), ensure_ascii=False))
     else:
-        from specedge.cli._tables import print_tables
+        from specedge.cli._tables import print_sentences, print_tables
 
         tables = probe_tables(probed.record.curves)
         if findings is not None:
             tables.append(decision_table(findings))
         print_tables(tables)
-        for line in verdict_lines(findings) if findings is not None else []:
-            click.echo(line)
+        if findings is not None:
+            print_sentences(verdict_lines(findings))
     if html is not None:
         from specedge.report import render, write
 

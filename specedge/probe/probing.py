@@ -241,6 +241,7 @@ class _Run:
             if self.report is not None:
                 self.report(stage, share)
 
+        told(0.0)  # engines warm up before they have anything to tell
         return told
 
 
