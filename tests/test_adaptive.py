@@ -77,6 +77,15 @@ def test_a_text_that_copies_itself_is_nearly_as_fast_as_at_the_best_fixed_length
     assert ran.state.reason.startswith("ngram: 15 looked-up tokens cost ")
 
 
+def test_the_state_is_that_of_the_current_request(clock):
+    desk = desk_of(clock, CHEAP, COPYING)
+    assert desk.run(PROMPT, 300).state.on
+    short = desk.run(PROMPT[:2], 2).state
+    assert (short.on, short.proposer) == (False, None)
+    assert short.reason == "plain step: no room for a draft"
+    assert desk.run(PROMPT, 300).state.on
+
+
 def test_a_draft_that_always_agrees_is_nearly_as_fast_as_at_the_best_fixed_length(clock):
     desk = desk_of(clock, CHEAP, draft=1.0)
     desk.run(PROMPT, 450)
@@ -224,6 +233,51 @@ def test_what_lookups_would_have_brought_meanwhile_counts_once_costs_are_known(c
     assert ran.tokens == desk.oracle(PROMPT, 400)[: len(ran.tokens)]
     assert known_rounds[0] > 4
     assert known_rounds[1] > 4
+
+
+def test_measuring_a_draft_is_not_called_drafting(clock):
+    desk = Desk(clock, rule=COPYING, draft_rule=agreeing(COPYING, 0.0, 31))
+    for stop in range(1, 200):
+        ran = desk.run(PROMPT, 400, stop_after=stop)
+        if ran.rounds[-1].proposer == "draft":
+            break
+    assert ran.kinds[-1] == "measure"
+    assert not ran.state.on or not ran.state.reason.startswith("measuring")
+
+
+def test_what_a_round_teaches_is_what_was_drafted(clock, monkeypatch):
+    """Fewer tokens than K where the proposer had no more."""
+    desk = with_stubs(clock, Stub(tokens=[3, 3], is_lookup=True), proposers=[])
+    desk.target.rule = lambda tokens: 3
+    taught = []
+    policy = desk.adaptive.policy
+    assert policy is not None
+    learn = policy.observe
+
+    def observe(choice, accepted, committed, round_ms, draft_ms, drafted):
+        taught.append((choice.k, drafted, accepted, committed, round_ms, draft_ms))
+        learn(choice, accepted, committed, round_ms, draft_ms, drafted)
+
+    monkeypatch.setattr(policy, "observe", observe)
+    ran = desk.run(PROMPT, 300)
+    assert [each[1:] for each in taught] == [
+        (done.drafted, done.accepted, len(done.tokens), done.ms, done.draft_ms)
+        for done in ran.rounds
+    ]
+    assert any(k > drafted for k, drafted, *_ in taught if drafted)
+
+
+def test_what_lookups_did_bring_before_the_draft_was_measured_is_not_forgotten(clock):
+    desk = Desk(clock, rule=COPYING, draft_rule=agreeing(COPYING, 0.5, 31))
+    desk.run(PROMPT, 230)  # wide rounds leave too few tokens for the draft
+    assert [found.draft for found in desk.measured] == [None]
+    for _ in range(20):
+        desk.run(PROMPT, 60)
+    while len(desk.measured) < 2:
+        desk.run(PROMPT, 120, stop_after=22)
+    assert desk.adaptive.policy is not None
+    lookups = [arm for arm in desk.adaptive.policy.arms if arm.is_lookup]
+    assert max(arm.survival.rounds for arm in lookups) > 40
 
 
 def test_a_lookup_that_takes_time_and_drafts_little_is_filled_up_in_the_start(clock):

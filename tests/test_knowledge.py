@@ -150,6 +150,15 @@ def test_the_draft_is_measured_by_the_first_run_that_is_long_enough(shop, bundle
     assert measured(run(bundle)) == 0
 
 
+def test_a_capped_run_may_add_the_draft_to_what_is_known_of_the_target(shop, bundle):
+    run(bundle, 100)
+    run(bundle, draft_length=4)
+    (path,) = records(bundle)
+    record = read(path)
+    assert record.curves.draft is not None
+    assert {p.width for p in record.curves.target.points} == set(CHEAP)
+
+
 def test_a_run_without_the_draft_keeps_what_it_measured(shop, bundle):
     first = run(bundle, proposers=["ngram"])
     assert shop.opened == ["target"]
