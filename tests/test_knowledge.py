@@ -121,6 +121,13 @@ def test_what_the_stream_showed_is_stored_and_used_by_the_next_load(shop, bundle
     assert path.read_bytes() == before
 
 
+def test_a_first_run_has_nothing_to_note(shop, bundle):
+    for _ in range(2):
+        with load(bundle) as model:
+            assert model.notes == ()
+        run(bundle)
+
+
 def test_the_stored_costs_are_believed_from_the_first_round(shop, bundle):
     run(bundle)
     result = run(bundle)
