@@ -61,7 +61,7 @@ def test_what_is_no_slowing_is_not_called_so(steps):
 def test_the_line_says_how_much_slower_and_when():
     series = [(5.0 + n, 20.0 if n < 12 else 30.0) for n in range(24)]
     said = throttled_by_times(series)
-    assert said == "the same step went from 20 to 30 ms (1.50x) 12 s into the probe"
+    assert said == "the same step went from 20 to 30 ms (1.50x) 17 s into the probe"
     assert throttled_by_times(series[::-1]) == said
 
 

@@ -433,3 +433,12 @@ def test_sixteen_tokens_of_smollm2_cost_more_than_one_and_are_measured_once(smol
     assert first.measured
     again = probe(folder, budget_s=3.0, context=512, prompts=two)
     assert (again.measured, again.record) == (False, first.record)
+
+
+def test_a_run_that_began_before_the_probe_does_not_write_over_it(pair, ask):
+    with load(pair) as model:
+        probed = ask(pair)
+        before = probed.path.read_bytes()
+        model.generate("abc", max_tokens=200)
+        model.generate("xyz", max_tokens=200)
+    assert probed.path.read_bytes() == before

@@ -47,8 +47,8 @@ def throttled_by_times(ms_series: Sequence[tuple[float, float]]) -> str | None:
     """One line when the times rose and stayed up; None when they did not, or none can tell.
 
     Args:
-        ms_series: (seconds, milliseconds): when, and how long it took. What is not a finite
-            number, or took no time, is left out.
+        ms_series: (seconds into the probe, milliseconds): when, and how long it took. What is not
+            a finite number, or took no time, is left out.
     """
     usable = sorted((s, ms) for s, ms in ms_series if isfinite(s) and isfinite(ms) and ms > 0)
     if len(usable) < FEWEST:
@@ -62,10 +62,9 @@ def throttled_by_times(ms_series: Sequence[tuple[float, float]]) -> str | None:
     before, after = float(np.median(ms[:first])), float(np.median(ms[first:]))
     if after < SLOWER * before:
         return None
-    passed = readings[first][0] - readings[0][0]
     return (
         f"the same step went from {before:.3g} to {after:.3g} ms ({after / before:.2f}x) "
-        f"{passed:.0f} s into the probe"
+        f"{readings[first][0]:.0f} s into the probe"
     )
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 from specedge.errors import ShapeError
 
 PlanName = Literal["startup", "full"]
-Ms = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Ms = Annotated[float, Field(ge=1e-9, le=1e9)]  # what has a ratio that can be shown
 Count = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 

@@ -181,7 +181,8 @@ class _Run:
                     clock=self.watch.now,
                     report=self._told(COSTS, watcher),
                 )
-            left_s = max(1e-3, self.budget_s - (self.watch.now() - began))
+            spent_s = self.watch.now() - began
+            left_s = max(1e-3, self.budget_s - spent_s)
             found = self._calibrate(curves, encode, left_s, meter, watcher)
         finally:
             seen = watcher.end()
@@ -189,7 +190,7 @@ class _Run:
                 meter.close()
         findings = found.findings
         slower = throttled_by_times(
-            [(pair.began_s, pair.plain_ms / pair.tokens) for pair in found.pairs]
+            [(spent_s + pair.began_s, pair.plain_ms / pair.tokens) for pair in found.pairs]
         )
         steadiness = Steadiness(
             drift=findings.steadiness.drift,
