@@ -7,9 +7,8 @@ check against the text) wakes early, unless measured times and not the estimate 
 
 from __future__ import annotations
 
-from math import inf, sqrt
+from math import inf
 
-from specedge.policy.costing import MOST_GAP
 from specedge.policy.survival import Prior, Survival
 
 HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
@@ -36,10 +35,8 @@ class Arm:
         "_offers",
         "_plain_ms",
         "_rounds_on",
-        "_run",
         "_spent_ms",
         "_tokens",
-        "gap",
         "heard",
         "is_lookup",
         "k",
@@ -51,7 +48,6 @@ class Arm:
         "prior",
         "rest_until",
         "resting",
-        "run",
         "survival",
         "switches",
         "text",
@@ -72,13 +68,10 @@ class Arm:
         self.heard = False  # outcomes that cost nothing came in since the rest began
         self.vouched = False  # what is believed rests on some such outcomes
         self.switches = 0  # times it went on or off
-        self.run = float(HORIZON)  # tokens between two backlogs, as they usually are
-        self.gap = 2.0  # tokens of such a backlog
         self.often = 1.0  # share of rounds in which it has something to offer
         self.tokens, self.ms = 1.0, inf  # expected of a round of its last bid, at the curve's pace
         self.text = 1.0  # share of the text at which it does
         self._offers = self._tokens = 1  # rounds and tokens that the two rest on
-        self._run = 0
         self._backoff = FIRST_REST
         self._rounds_on = 0
         self._restart()
@@ -107,7 +100,6 @@ class Arm:
         if not self.heard:
             self.survival.doubt()
             self.vouched = False
-            self.run = sqrt(self.run * HORIZON)
         self._restart()
 
     def offered(self, has_match: bool, had_match: bool, tokens: int) -> None:
@@ -117,18 +109,6 @@ class Arm:
         self._tokens += tokens
         gain = min(0.5, max(OFTEN_GAIN * tokens / 2, tokens / self._tokens))
         self.text += gain * (had_match - self.text)
-
-    def ran(self, committed: int, backlog: int) -> None:
-        """A round of the draft model that was fed `backlog` tokens: how often, and how many?
-
-        Beyond a prompt's, which is fed once.
-        """
-        if self._run and 2 < backlog <= MOST_GAP:
-            length = max(1, min(HORIZON, self._run))
-            self.run *= (length / self.run) ** 0.25  # a few long runs must not hide many short
-            self.gap += 0.25 * (backlog - self.gap)
-            self._run = 0
-        self._run += committed
 
     def observe(
         self, drafted: int, accepted: int, spent_ms: float, plain_ms: float, now: int

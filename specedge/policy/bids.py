@@ -85,15 +85,15 @@ def best_bid(
         table: the target's call by K.
         limit: 1 or more.
         cost: of drafting.
-        horizon: tokens over which the backlog must be won back, more than `limit`.
+        horizon: tokens over which the backlog must be won back, more than `limit`. It must be fed
+            whatever K is, so it counts in the bid's value and not in the choice of K.
         rate: tokens per millisecond of all rounds together; 0: as if all were this arm's.
         cap_ms: only what takes no longer than this, the backlog included; 0: any.
     """
     base, step = cost.first_ms - cost.step_ms, cost.step_ms
-    charge = 0.0
-    if cost.feed_ms:
-        charge = cost.again_ms / min(horizon, arm.run) + (cost.feed_ms - cost.again_ms) / horizon
-        cap_ms = cap_ms and max(cap_ms - cost.feed_ms, 1e-9)
+    charge = cost.feed_ms / horizon
+    if cap_ms:
+        cap_ms = max(cap_ms - cost.feed_ms, 1e-9)
     hope, favoured = arm.survival.hope, arm.k
     most, best, best_ms = -inf, 0, table[0]
     for k in range(1, limit + 1):
@@ -101,11 +101,10 @@ def best_bid(
         if cap_ms and ms > cap_ms:
             continue
         tokens = hope[k]
-        round_ms = ms + charge * tokens
         if rate:
-            value = tokens - rate * round_ms * (1 - STAY_K if k == favoured else 1)
+            value = tokens - rate * ms * (1 - STAY_K if k == favoured else 1)
         else:
-            value = tokens / round_ms * (1 + STAY_K if k == favoured else 1)
+            value = tokens / ms * (1 + STAY_K if k == favoured else 1)
         if value > most:
             most, best, best_ms = value, k, ms
     tokens = arm.survival.mean[best]

@@ -24,19 +24,16 @@ class DraftCost:
         first_ms: the call that gives the first token, backlog left out.
         step_ms: each further token.
         feed_ms: feeding the backlog.
-        again_ms: of `feed_ms` what will be needed again after rounds of other proposers; the rest
-            is needed once a request.
         curve_ms: the first three as the curve has them, uncorrected.
     """
 
     first_ms: float
     step_ms: float
     feed_ms: float
-    again_ms: float
     curve_ms: tuple[float, float, float]
 
 
-FREE = DraftCost(0.0, 0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
+FREE = DraftCost(0.0, 0.0, 0.0, (0.0, 0.0, 0.0))
 
 
 class Grid:
@@ -114,12 +111,11 @@ class Costing:
                 self._two_ms = self._draft.feed_ms(2, self._column)
         return self.steps_ms
 
-    def draft(self, backlog: int, gap: int, pace: float) -> DraftCost:
+    def draft(self, backlog: int, pace: float) -> DraftCost:
         """At the same past.
 
         Args:
             backlog: tokens to feed before the first one is drafted, 1 or more.
-            gap: of them, what rounds of other proposers usually leave behind.
             pace: the draft's own, over the target's.
 
         Up to two tokens are fed in every round (the last committed one, and the last drafted one
@@ -128,10 +124,9 @@ class Costing:
         one, two = self._one_ms, self._two_ms
         if backlog <= 2:
             first = one if backlog < 2 else two
-            return DraftCost(first * pace, one * pace, 0.0, 0.0, (first, one, 0.0))
+            return DraftCost(first * pace, one * pace, 0.0, (first, one, 0.0))
         feed = self.backlog_ms(backlog)
-        again = min(feed, self.backlog_ms(gap))
-        return DraftCost(two * pace, one * pace, feed * pace, again * pace, (two, one, feed))
+        return DraftCost(two * pace, one * pace, feed * pace, (two, one, feed))
 
     def backlog_ms(self, backlog: int) -> float:
         """By the curve: feeding it, over the two tokens that are fed in every round."""

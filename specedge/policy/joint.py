@@ -61,6 +61,11 @@ class Joint:
         self._at = now
 
     @property
+    def run(self) -> float:
+        """Rounds with a match in a row, as they usually are."""
+        return 1 / max(1 - self.follows[True], GAIN)
+
+    @property
     def again(self) -> float:
         """Chance that the draft model would run in the round after one of another proposer."""
         if self.way == "both":
@@ -81,7 +86,7 @@ class Joint:
             plain_ms: a plain step.
             drafted: expected tokens of a round of the draft model, milliseconds of it, and the
                 high estimate of its tokens; None: nothing to draft with.
-            missed_ms: feeding the draft model what a lookup's round made it miss.
+            missed_ms: feeding the draft model what a run of lookups made it miss.
         """
         arms = sorted(lookups, key=_speed, reverse=True) if len(lookups) > 1 else lookups
         best = self._rate(arms, 1.0, plain_ms, 0.0)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specedge.policy.arm import Arm
+from specedge.policy.arm import HORIZON, Arm
 from specedge.policy.bids import Bid, best_bid
 from specedge.policy.costing import FREE, MOST_GAP, Costing, DraftCost
 from specedge.policy.joint import Joint
@@ -118,7 +118,7 @@ class Market:
         live = [bid for bid in bids if not bid.arm.resting]
         drafted = None
         if self.draft is not None and backlog is not None:
-            cost = self._costing.draft(backlog, round(self.draft.gap), self._pace.share[0])
+            cost = self._costing.draft(backlog, self._pace.share[0])
             drafted = self._bid(self.draft, terms, cost, now)
             bids.append(drafted)
             if self.draft.resting:
@@ -167,7 +167,7 @@ class Market:
         pace, backlog_ms = self._pace.share[0], self._costing.backlog_ms
         tokens = drafted.tokens
         ms = drafted.ms if backlog <= MOST_GAP else tokens / drafted.value
-        missed = 1 + round(max((arm.tokens for arm in arms), default=1))
+        missed = 1 + round(min(HORIZON, joint.run * max((arm.tokens for arm in arms), default=1)))
         high = drafted.arm.survival.high_of(drafted.k)
         joint.choose(arms, plain_ms, (tokens, ms, high), pace * backlog_ms(missed))
         if joint.way == "lookups":

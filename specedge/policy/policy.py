@@ -270,7 +270,6 @@ class Policy:
             self._regret.plain_round(plain_ms)
         ended = committed <= n_accepted
         seen = n_accepted if ended else k
-        arm.ran(committed, choice.backlog)
         if seen:
             arm.k = choice.k
             arm.observe(seen, n_accepted, spent_ms, plain_ms, self.now)
