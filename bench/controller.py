@@ -60,7 +60,7 @@ DEFAULT = (ROOT / "bundles" / "smollm2", ROOT / "bundles" / "smollm2-selfdraft")
 LEAST, LEAST_LOW, LEAST_OF_BEST, MOST_TTFT = 0.98, 0.97, 0.97, 1.02
 FINALISTS = 2
 SHORT_PAIRS = 2  # for each one asked for: they are quick, and one is hardly longer than noise
-RECORD_REQUESTS = 8  # that a record may take
+RECORD_REQUESTS, RECORD_TOKENS = 8, 160  # that a record may take, and what each asks for
 Make = Callable[[Desk], Sequence[Request]]
 
 
@@ -115,7 +115,7 @@ class Bench:
         for number in range(1 if self.given.quick else 3):
             forget(folder)
             with desk(folder, self.proposers, self.given.threads) as opened:
-                requests = sets.chat(opened.model, 2 * self.tokens)
+                requests = sets.chat(opened.model, max(RECORD_TOKENS, self.tokens))
                 ways = (AUTO, PLAIN) if number % 2 else (PLAIN, AUTO)
                 row.trials.append({way: opened.ask(way, requests[number]) for way in ways})
                 self.say(row.name)(f"{number + 1} of 3")
