@@ -242,10 +242,26 @@ def test_a_bundle_that_verifies_one_token_is_measured_once(tmp_path, ask):
     assert says(path) == "defgh"
 
 
-def test_a_bundle_that_asks_for_no_drafts_runs_plainly_whatever_a_probe_found(tmp_path, ask, desk):
-    path = bundle(tmp_path / "none", speculation={"draft_length": 0})
-    assert ask(path).record.findings.speculates
-    assert says(path) == "defgh"
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"draft_length": 0}, "draft_length is 0"),
+        ({"mode": "off"}, 'speculation is "off"'),
+        ({"mode": "on"}, 'speculation is "on"'),
+        ({"mode": "off", "draft_length": 0}, 'speculation is "off" and draft_length is 0'),
+    ],
+)
+def test_a_bundle_whose_runs_do_not_ask_is_probed_with_a_note(tmp_path, ask, given, note):
+    path = bundle(tmp_path / "deaf", speculation=given)
+    said = (f"by default a run of this bundle does not ask a probe: {note}",)
+    for probed in (ask(path), ask(path)):
+        assert probed.notes == said
+        assert probed.record.findings.speculates
+    with load(path) as model:
+        assert model.generate("abc", max_tokens=5).text == "defgh"
+        assert not any("probe" in each for each in model.notes)
+    with load(path, speculation="auto", draft_length=2) as model:
+        assert any("probe: " in each for each in model.notes)
 
 
 def test_a_bundle_without_a_template_is_given_plain_text(tmp_path, ask, two, desk):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.bundle import Bundle
-from specedge.contract import Ids
+from specedge.contract import Ids, SpeculationDefaults
 from specedge.encoding import Encoder
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, ProbeError, PromptError
@@ -101,7 +101,7 @@ def probe(
     check_threads(threads)
     workloads = _workloads(prompts, classes)
     opener = Opener(bundle, engine, threads, rows, exact)
-    notes: list[str] = []
+    notes = _unheard(bundle.manifest.speculation)
     try:
         with _engines(opener, memory, notes) as (target, draft):
             parts = opener.fingerprint(target, with_draft=draft is not None)
@@ -139,6 +139,18 @@ def _workloads(
         if name not in names:
             raise OptionError(f"class: no workload {name!r}; there are {', '.join(names)}")
     return tuple(each for each in found if not classes or each.name in classes)
+
+
+def _unheard(defaults: SpeculationDefaults) -> list[str]:
+    """Whether a run of this bundle asks what pays."""
+    asks = []
+    if defaults.mode != "auto":
+        asks.append(f'speculation is "{defaults.mode}"')
+    if not defaults.draft_length:
+        asks.append("draft_length is 0")
+    if not asks:
+        return []
+    return [f"by default a run of this bundle does not ask a probe: {' and '.join(asks)}"]
 
 
 def _untried(findings: Findings | None, workloads: Sequence[Workload]) -> str:
