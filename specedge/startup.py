@@ -142,7 +142,8 @@ class Startup:
             outcomes = drafter.agreement(seq, min(JUDGED, drafter.engine.spec.max_verify))
             self._right, self._judged = sum(outcomes), len(outcomes)
             self._reading = backlog - 1
-            return NO_DRAFT, Choice(None, 0, "measure", 0.0, True, past)
+            why = Choice(None, 0, "measure", 0.0, True, past, drafter=drafter.name)
+            return NO_DRAFT, why
         if self._draft_rounds == MOST_DRAFT_ROUNDS:
             return None
         self._draft_rounds += 1

@@ -119,8 +119,15 @@ def test_where_nobody_chooses_the_setting_is_the_reason(clock, bundle, loading, 
 
 def test_every_kind_of_reason_is_said_in_words(clock, bundle):
     reasons = [report.reason for _ in range(2) for report in check(generate(bundle, 400))]
+    assert reasons.count("measuring how long draft takes to read the text so far") == 1
     starts = ("measuring what a call of N = ", "draft: ", "ngram: ", "plain step: ")
-    known = (*starts, "draft, on trial: ", "ngram, on trial: ", "speculation off: ")
+    known = (
+        *starts,
+        "measuring how long draft ",
+        "draft, on trial: ",
+        "ngram, on trial: ",
+        "speculation off: ",
+    )
     assert all(reason.startswith(known) for reason in reasons)
     for start in (starts[0], starts[1], starts[3]):
         assert any(reason.startswith(start) for reason in reasons)

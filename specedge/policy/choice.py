@@ -39,7 +39,7 @@ class Choice:
         best_k, share, stands: of that way: its K, what drafting and checking them adds to a plain
             step as a share of it, and the expected share of drafted tokens that stand.
         feed_steps: its backlog in plain steps.
-        drafter: its name.
+        drafter: its name; for "measure": who reads the text so far in this round.
         draft_ms: what its drafting was predicted to take by the draft's curve.
         rest_tokens: for "resting": tokens until the next trial.
         best_ms: for a trial: milliseconds a token, at the curve's pace, that time is worth
@@ -79,6 +79,8 @@ class Choice:
             return "plain step: no room for a draft"
         if self.why == "no draft":
             return "plain step: nobody has a draft to offer"
+        if self.why == "measure" and self.drafter:
+            return f"measuring how long {self.drafter} takes to read the text so far"
         if self.why == "measure":
             return f"measuring what a call of N = {self.k + 1} costs"
         if self.why == "pace":
