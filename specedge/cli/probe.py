@@ -92,6 +92,7 @@ def command(
 
         exporter.text()  # what is not installed shows before anything is measured
     with reporting() as progress:
+        progress.stage(f"opening {bundle}")
         stages = _Percent(progress, f"measuring for at most {budget:g} s")
         probed = probe(bundle, budget_s=budget, report=stages, **options)
     for note in [*probed.notes, *_left_out(probed.left_out)]:
