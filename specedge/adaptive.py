@@ -19,6 +19,7 @@ from specedge.shadow import Shadows
 from specedge.startup import Startup
 
 Heard = tuple[str, int, int, int]
+RECENT = 32  # rounds without a draft after which speculation is said to be off
 MOST_HEARD = 256  # outcomes of lookups that a policy made later is told
 
 
@@ -34,7 +35,6 @@ class Adaptive:
         costs: CostCurves | None = None,
         startup: Startup | None = None,
         on_measured: Callable[[CostCurves], None] | None = None,
-        why: str = "",
     ) -> None:
         """
         Args:
@@ -44,7 +44,6 @@ class Adaptive:
             costs: what calls cost here; None: `startup` finds out.
             startup: measures what `costs` lacks.
             on_measured: told what is known when a stage of `startup` has ended.
-            why: said beside the reason while nothing was drafted: what a probe decided.
         """
         self.asking: Proposer | None = None
         self._candidates = {candidate.name: candidate for candidate in candidates}
@@ -52,13 +51,13 @@ class Adaptive:
         self._margin = margin
         self._startup = startup
         self._on_measured = on_measured
-        self._why = why
         self._policy = None if costs is None else self._policy_of(costs)
         self._shadows = Shadows()
         self._heard: deque[Heard] = deque(maxlen=MOST_HEARD)  # while the start lasts
         self._draft = NO_DRAFT
         self._choice: Choice | None = None
         self._drafted: Choice | None = None  # last one of this request that drafted
+        self._since = 0  # rounds since then
 
     @property
     def longest(self) -> int:
@@ -93,13 +92,15 @@ class Adaptive:
                     offered[proposer.name] = draft
             else:
                 drafter, backlog = proposer, proposer.backlog(seq)
-        self.asking = drafter
+        self.asking = None
         found = None
         if self._startup is not None and limit:
+            self.asking = drafter
             found = self._startup.draft(seq, limit, offered, drafter, backlog)
+            self.asking = None
         if found is None and self._policy is not None:
             found = self._by_policy(seq, limit, offered, drafter, backlog)
-        self.asking = None
+            self.asking = None
         draft, choice = found or (NO_DRAFT, Choice(None, 0, "no room", 0.0, False, seq.n_cached))
         for name, lookup in offered.items():
             if name == choice.proposer and self._policy is not None:
@@ -107,8 +108,11 @@ class Adaptive:
             else:
                 self._shadows.offer(name, lookup)
         self._draft, self._choice = draft, choice
+        self._since += 1
+        if len(draft.tokens) and choice.why != "measure":
+            self._since = 0
         cut = limit < min(self._longest, max_verify - 1)  # the last rounds say little of the others
-        if len(draft.tokens) and choice.why != "measure" and not (cut and self._drafted):
+        if not (self._since or (cut and self._drafted)):
             self._drafted = choice
         return draft, choice
 
@@ -128,6 +132,7 @@ class Adaptive:
         if choice.proposer in offered:
             return offered[choice.proposer].cut(choice.k), choice
         assert drafter is not None, "the policy chose a proposer that was not offered"
+        self.asking = drafter
         return drafter.propose(seq, choice.k), choice
 
     def observe(self, committed: Ids, n_accepted: int, round_ms: float, draft_ms: float) -> None:
@@ -182,9 +187,7 @@ class Adaptive:
         if self._startup is not None and self._policy is None:
             return False, self._startup.reason
         if choice is None:
-            return True, self._why or "drafts where measured costs and the text so far say it pays"
-        policy = self._policy
-        on = policy is not None and any(arm.on for arm in policy.arms)
-        if on and self._drafted is not None:
+            return True, "drafts where measured costs and the text so far say it pays"
+        if self._drafted is not None and self._since < RECENT:
             return True, self._drafted.reason
-        return False, "; ".join(filter(None, (choice.reason, self._why)))
+        return False, choice.reason

@@ -134,8 +134,8 @@ class Generation:
             sample.tokens += done.tokens
             if self._logprobs:
                 sample.logprobs += done.logprobs or []
-            if self._explain and done.ms:  # the prefill is no round
-                sample.rounds_said.append(_report(done, sample))
+            if self._explain and done.number:
+                sample.rounds_said.append(_report(done, sample.seq.n_tokens, self._state))
             delta = sample.text.push(done.tokens)
             reason: FinishReason | None = None
             if sample.seq.done and not delta.stopped:
@@ -236,18 +236,20 @@ class Generation:
             self.close()
 
 
-def _report(done: Round, sample: Sample) -> RoundReport:
+def _report(done: Round, n_tokens: int, state: Callable[[], SpeculationState]) -> RoundReport:
+    """A round after which the sequence has `n_tokens`."""
     choice = done.choice
     committed = len(done.tokens)
     if choice is not None:
-        reason = choice.reason
-    elif done.proposer is None:
-        reason = "plain step: nobody drafted"
+        why, reason = choice.why, choice.reason
+    elif done.proposer is not None:
+        why, reason = "fixed", f"{done.proposer}: the draft length is fixed"
     else:
-        reason = f"{done.proposer}: the draft length is fixed"
+        now = state()
+        why, reason = "plain", f"plain step: {'nobody drafted' if now.on else now.reason}"
     return RoundReport(
-        number=len(sample.rounds_said) + 1,
-        past=sample.seq.n_tokens - committed - 1,
+        number=done.number,
+        past=n_tokens - committed - 1,
         proposer=done.proposer,
         drafted=done.drafted,
         accepted=done.accepted,
@@ -255,5 +257,6 @@ def _report(done: Round, sample: Sample) -> RoundReport:
         ms=done.ms,
         draft_ms=done.draft_ms,
         expected_tokens_per_second=(choice.expected_tokens_per_s or None) if choice else None,
+        why=why,
         reason=reason,
     )

@@ -30,6 +30,7 @@ class Round:
         drafted: K.
         accepted: how many of `tokens` were drafted.
         logprobs: one entry a token, when asked for.
+        number: from 1; 0: the prefill.
         choice: why it was drafted like that; None where nobody chose.
         ms: milliseconds of the round, the consumer's time left out.
         draft_ms: of it, asking proposers.
@@ -40,6 +41,7 @@ class Round:
     drafted: int
     accepted: int
     logprobs: list[TokenLogprobs] | None
+    number: int = 0
     choice: Choice | None = None
     ms: float = 0.0
     draft_ms: float = 0.0
@@ -86,7 +88,9 @@ def decode(
     began = perf_counter_ns()
     speculator.start(seq, target.spec, sampler)
     metrics.proposers_started(perf_counter_ns() - began)
+    number = 0
     while not seq.done:
+        number += 1
         began = perf_counter_ns()
         draft = speculator.propose(seq)
         k = len(draft.tokens)
@@ -106,4 +110,4 @@ def decode(
         metrics.round(draft.proposer, k, accepted, len(tokens), marks, engine_ms)
         ms = (marks[3] - began) * _MS
         who = draft.proposer if k else None
-        yield Round(tokens, who, k, accepted, details, speculator.choice, ms, draft_ms)
+        yield Round(tokens, who, k, accepted, details, number, speculator.choice, ms, draft_ms)

@@ -27,7 +27,8 @@ class RoundReport:
         ms: the round; the consumer's time left out.
         draft_ms: of it, asking proposers.
         expected_tokens_per_second: what was promised for this choice; None: nobody chose.
-        reason: why it was drafted like that, in one line.
+        why: the kind of reason in a word or two: `specedge.policy.choice.Why`, "fixed" or "plain".
+        reason: the same in one line, with its figures.
     """
 
     number: int
@@ -39,6 +40,7 @@ class RoundReport:
     ms: float
     draft_ms: float
     expected_tokens_per_second: float | None
+    why: str
     reason: str
 
 

@@ -14,7 +14,7 @@ from specedge.contract import GraphSpec, Ids
 from specedge.controller import Chooser
 from specedge.errors import OptionError, ProposerError
 from specedge.policy.choice import Choice
-from specedge.proposers.base import NO_DRAFT, PADDING, Draft, Proposer
+from specedge.proposers.base import NO_DRAFT, Draft, Proposer
 from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 
@@ -129,7 +129,8 @@ class Speculator:
         except Exception as error:  # see _failed
             self._failed(self._controller.asking, "propose", error)
             return NO_DRAFT
-        if k and draft.proposer != PADDING:
+        measuring = self.choice is not None and self.choice.why == "measure"
+        if k and not measuring:
             self._drafted[draft.proposer] = self._drafted.get(draft.proposer, 0) + k
         return draft
 

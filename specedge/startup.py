@@ -99,7 +99,7 @@ class Startup:
         done = self._total - len(self._todo)
         return (
             f"measuring in the stream what calls cost here ({done} of {self._total} wide calls), "
-            "as there is no stored probe; decoding plainly meanwhile"
+            "as `specedge probe` never did; decoding plainly meanwhile"
         )
 
     @property

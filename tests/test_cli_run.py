@@ -51,7 +51,7 @@ def test_the_text_does_not_depend_on_speculation(said, bundle, speculation):
 
 
 def test_a_repeating_text_shows_accepted_drafts(said, bundle):
-    err = said(*fake(bundle, PROMPT, "--max-tokens", "200"))[2]
+    err = said(*fake(bundle, PROMPT, "--max-tokens", "200", *ON))[2]
     assert "speculation on (ngram): 100% of " in err
     assert "tokens a round" in err
 

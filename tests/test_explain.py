@@ -95,7 +95,7 @@ def test_in_known_time_the_reports_are_all_of_it(clock, bundle):
 @pytest.mark.parametrize(
     ("loading", "reasons"),
     [
-        ({"speculation": "off"}, {"plain step: nobody drafted"}),
+        ({"speculation": "off"}, {"plain step: turned off by request"}),
         (
             {"speculation": "on", "proposers": ["draft"]},
             {"draft: the draft length is fixed", "plain step: nobody drafted"},

@@ -194,7 +194,7 @@ def test_a_forced_mode_neither_measures_nor_stores(shop, bundle, speculation):
     assert not records(bundle)
     reasons = {report.reason for report in result.rounds}
     if speculation == "off":
-        assert reasons == {"plain step: nobody drafted"}
+        assert reasons == {"plain step: turned off by request"}
         assert {report.drafted for report in result.rounds} == {0}
     else:
         assert {report.drafted for report in result.rounds[:100]} == {4}

@@ -69,21 +69,22 @@ class JsonPrinter:
 
 
 def print_rounds(result: Result) -> None:
-    """A line on stderr for each round of each sample; the same reason again is a ditto mark."""
+    """A line on stderr for each round of each sample; the same kind of reason again is a mark."""
     for number, sample in enumerate(result.samples or [result], start=1):
         if result.samples is not None:
             click.echo(f"[sample {number}]", err=True)
-        click.echo(" round   past  drafted  kept    ms  draft ms  why", err=True)
-        before = ""
+        click.echo(f"{'round':>6} {'past':>6} {'drafted':>11} kept    ms  draft ms  why", err=True)
+        before: object = None
         for report in sample.rounds or ():
             who = f"{report.drafted} {report.proposer}" if report.proposer else "-"
-            why = '"' if report.reason == before else report.reason
+            kind = (report.why, report.proposer, report.drafted)
             click.echo(
-                f"{report.number:6d} {report.past:6d} {who:>8} {report.accepted:5d}"
-                f" {report.ms:5.1f} {report.draft_ms:9.2f}  {why}",
+                f"{report.number:6d} {report.past:6d} {who:>11} {report.accepted:4d}"
+                f" {report.ms:5.1f} {report.draft_ms:9.2f}  "
+                + ('"' if kind == before else report.reason),
                 err=True,
             )
-            before = report.reason
+            before = kind
 
 
 def print_stats(result: Result) -> None:

@@ -30,7 +30,7 @@ from specedge.probe.curves import CostCurves
 SPIKE = 2.0  # a round is charged at most this much more than expected
 CREDIT_STEPS = 6.0  # plain steps that a measured prior may lose before anything was earned
 HEARD_STEPS = 1.0  # the same for a lookup that was heard to pay by its low estimate
-REGRET = 0.015  # share of time that trials may cost against the best known choice
+REGRET = 0.01  # share of time that trials may cost against the best known choice
 
 
 class Policy:
