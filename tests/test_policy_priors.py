@@ -110,6 +110,14 @@ def test_the_weight_is_found_again_that_classes_were_drawn_with(weight):
     assert prior(classes).weight == pytest.approx(weight, rel=0.2)
 
 
+def test_few_drafts_of_each_class_are_not_taken_for_classes_that_differ():
+    weights = [
+        prior([finding(str(i), *counted(0.6, 12, 100 * seed + i)) for i in range(5)]).weight
+        for seed in range(15)
+    ]
+    assert sorted(weights)[7] >= 24
+
+
 def test_one_class_tells_little_of_others():
     assert prior([finding("chat", [1000], [600])]).weight == ONE_CLASS
 
