@@ -58,7 +58,8 @@ from specedge.probe.record import FOLDER
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT = (ROOT / "bundles" / "smollm2", ROOT / "bundles" / "smollm2-selfdraft")
 LEAST, LEAST_LOW, LEAST_OF_BEST, MOST_TTFT = 0.98, 0.97, 0.97, 1.02
-FINALISTS = 2
+FINALISTS, SWEPT = 2, 2  # ways that run beside auto; requests that every way is timed on
+UNRECORDED, TURNS = 2, 2  # times that models are loaded for these rows
 SHORT_PAIRS = 2  # for each one asked for: they are quick, and one is hardly longer than noise
 RECORD_REQUESTS, RECORD_TOKENS = 8, 160  # that a record may take, and what each asks for
 Make = Callable[[Desk], Sequence[Request]]
@@ -77,7 +78,7 @@ class Bench:
         self.proposers = ("ngram", "draft") if self.has_draft else ("ngram",)
         self.longest = manifest.target.max_verify - 1
         # What runs at float32 and beside a draft takes several times as long for a token.
-        self.tokens = given.tokens or (72 if self.has_draft else 128)
+        self.tokens = given.tokens or (40 if self.has_draft else 128)
         self.rows: list[Row] = []
 
     def run(self) -> list[Row]:
@@ -107,31 +108,34 @@ class Bench:
 
         return said
 
-    def unrecorded(self, folder: Path | None = None) -> None:
-        """Leave a record; tell what the first requests without one cost."""
-        folder = folder or self.folder
+    def unrecorded(self) -> None:
+        """What the first request costs that measures in its stream; leaves a record."""
         row = self.row("first run without a record", "information")
+        row.note = "measuring in the stream; other than these, no row does"
         watch = Watch()
-        for number in range(1 if self.given.quick else 3):
-            forget(folder)
-            with desk(folder, self.proposers, self.given.threads) as opened:
-                requests = sets.chat(opened.model, max(RECORD_TOKENS, self.tokens))
-                ways = (AUTO, PLAIN) if number % 2 else (PLAIN, AUTO)
-                row.trials.append({way: opened.ask(way, requests[number]) for way in ways})
-                self.say(row.name)(f"{number + 1} of 3")
-                self.finish_record(opened, requests, folder)
+        if self.wanted(row.name):
+            for number in range(UNRECORDED):
+                forget(self.folder)
+                with desk(self.folder, self.proposers, self.given.threads) as opened:
+                    request = sets.chat(opened.model, RECORD_TOKENS)[number]
+                    ways = (AUTO, PLAIN) if number % 2 else (PLAIN, AUTO)
+                    row.trials.append({way: opened.ask(way, request) for way in ways})
+            self.add(row, watch)
+        self.record(self.folder)
+
+    def record(self, folder: Path) -> None:
+        """Make one, by requests to a model that has none, or by a probe."""
+        forget(folder)
         if self.given.record == "probe":
             self.probe(folder)
-        if folder == self.folder:
-            row.note = "measuring in the stream; other than these, no row does"
-            self.add(row, watch)
-
-    def finish_record(self, opened: Desk, requests: Sequence[Request], folder: Path) -> None:
-        for request in requests[-RECORD_REQUESTS:]:
-            if any((folder / FOLDER).glob("*.json")):
-                return
-            opened.ask(AUTO, request)
-        assert any((folder / FOLDER).glob("*.json")), "auto has measured what calls cost"
+            return
+        with desk(folder, self.proposers, self.given.threads) as opened:
+            for request in sets.chat(opened.model, RECORD_TOKENS)[:RECORD_REQUESTS]:
+                self.say("record")(f"asking for {request.name}")
+                opened.ask(AUTO, request)
+                if recorded(folder, with_draft=self.has_draft):
+                    return
+        raise specedge.SpecedgeError(f"{folder}: no record after {RECORD_REQUESTS} requests")
 
     def probe(self, folder: Path) -> None:
         from specedge.probe.probing import probe
@@ -160,7 +164,7 @@ class Bench:
         if not self.wanted(name):
             return
         folder = random_draft(self.folder, self.work)
-        self.unrecorded(folder)
+        self.record(folder)
         self.adversarial(name, lambda d: sets.chat(d.model, self.tokens), folder=folder)
 
     def favourable(self, name: str, make: Make) -> None:
@@ -172,10 +176,10 @@ class Bench:
         with desk(self.folder, self.proposers, self.given.threads) as opened:
             requests = make(opened)
             say = self.say(name)
-            few = requests[: 1 if self.given.quick else 2]
+            few = requests[: 1 if self.given.quick else SWEPT]
             row.sweep = sweep(opened, few, opened.proposers, self.longest, say)
             ways = (AUTO, *finalists(row.sweep, FINALISTS))
-            made = trials(opened, requests[:6], ways, EARLY + self.given.pairs, say)
+            made = trials(opened, requests, ways, EARLY + self.given.pairs, say)
         row.trials, row.under = made, best_fixed(made, EARLY)
         over_plain = row.sweep[row.under] / row.sweep[PLAIN]
         row.note = f"best fixed: {row.under}, {over_plain:.2f}x plain in the sweep"
@@ -191,7 +195,7 @@ class Bench:
         row = self.row(name, "information", "beside", "alone")
         row.note = "models loaded one after the other; a fraction is what their engines cost"
         watch = Watch()
-        for number in range(2 if self.given.quick else 5):
+        for number in range(TURNS):
             order = ("beside", "alone") if number % 2 else ("alone", "beside")
             trial: list[Trial] = [{} for _ in range(3)]
             for way in order:
@@ -203,13 +207,19 @@ class Bench:
                         run = opened.ask(PLAIN, requests[3 * (number % 4) + place])
                         each[way] = replace(run, way=way)
             row.trials += trial
-            self.say(name)(f"{number + 1} of 5")
+            self.say(name)(f"{number + 1} of {TURNS}")
         self.add(row, watch)
 
     def add(self, row: Row, watch: Watch) -> None:
         row.others = watch.others()
         self.rows.append(row)
         print(f"\033[2K{line(row)}", file=sys.stderr)
+
+
+def recorded(folder: Path, *, with_draft: bool) -> bool:
+    """Whether there is a record of all costs: those of the target are kept before the draft's."""
+    said = [json.loads(file.read_bytes()) for file in (folder / FOLDER).glob("*.json")]
+    return any(each["curves"].get("draft") or not with_draft for each in said)
 
 
 def first_tokens(rows: Sequence[Row]) -> list[Row]:

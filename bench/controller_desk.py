@@ -62,7 +62,8 @@ class Run:
         text: hash of their ids.
         ttft_ms: from the request to the first token.
         decode_ms: from there to the last; the draft's reading of the prompt is in it.
-        rounds, proposed, accepted: see `MetricsSummary`.
+        rounds: target calls after the prefill.
+        drafts: by proposer, rounds, tokens drafted and tokens accepted.
         reason: what the controller said at the end.
     """
 
@@ -73,8 +74,7 @@ class Run:
     ttft_ms: float
     decode_ms: float
     rounds: int
-    proposed: int
-    accepted: int
+    drafts: dict[str, tuple[int, int, int]]
     reason: str
 
     @property
@@ -162,8 +162,7 @@ class Desk:
             metrics.ttft_ms,
             metrics.tpot_ms * (metrics.generated - 1),
             metrics.rounds,
-            metrics.proposed,
-            metrics.accepted,
+            {n: (p.rounds, p.proposed, p.accepted) for n, p in metrics.proposers.items()},
             result.speculation.reason,
         )
 

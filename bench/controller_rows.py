@@ -78,7 +78,8 @@ class Row:
     @property
     def early(self) -> int:
         """Pairs that do not count towards the goal."""
-        return EARLY if len(self.trials) > EARLY and self.kind != "information" else 0
+        counted = self.kind in ("adversarial", "favourable") and len(self.trials) > EARLY
+        return EARLY if counted else 0
 
     def ratios(self) -> list[float]:
         return [self.value(each[self.over]) / self.value(each[self.under]) for each in self.trials]
