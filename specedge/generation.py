@@ -240,6 +240,7 @@ def _report(done: Round, n_tokens: int, state: Callable[[], SpeculationState]) -
     """A round after which the sequence has `n_tokens`."""
     choice = done.choice
     committed = len(done.tokens)
+    why: str
     if choice is not None:
         why, reason = choice.why, choice.reason
     elif done.proposer is not None:

@@ -56,7 +56,7 @@ class Knowledge:
         """What a person should know about it."""
         findings = self.findings
         if findings is not None:
-            return [f"probe: {findings.reason}"]
+            return [f"the probe says: {_said(findings)}"]
         if self.record is None and self.reason != NO_RECORD:
             return [f"the stored probe does not count here: {self.reason}"]
         return []
@@ -110,3 +110,14 @@ class Knowledge:
             store(self.bundle, Record.of(self.fingerprint, costs))
         except ProbeError:
             return
+
+
+def _said(findings: Findings) -> str:
+    """On how many workloads each proposer pays; the whole reason where nobody may draft."""
+    parts = []
+    for name in dict.fromkeys(each.proposer for each in findings.findings):
+        pays = sum(each.verdict == "pays" for each in findings.of(name))
+        total = max(1, len(findings.workloads))
+        allowed = name in findings.proposers
+        parts.append(f"{name} pays on {pays} of {total} workloads" if allowed else f"not {name}")
+    return ", ".join(parts) if parts and findings.proposers else findings.reason

@@ -271,7 +271,7 @@ def damage(path: Path, how: str, other: Path) -> None:
         ("times", "curves.target.points.0.ms"),
         ("other bundle", "of another bundle"),
         ("renamed", "its fingerprint is not the one it is named after"),
-        ("folder", "cannot be read"),
+        ("folder", "no regular file"),
     ],
 )
 def test_a_record_that_cannot_be_used_says_why_and_is_measured_again(
@@ -316,12 +316,12 @@ def test_a_draft_that_was_ruled_out_is_never_opened(shop, bundle):
     shop.opened.clear()
     result = run(bundle)
     assert "draft" not in shop.opened
-    assert "probe: speculation on for ngram" in result.speculation.reason
+    assert "the probe says: ngram pays on" in result.speculation.reason
     assert measured(result) == 0
     assert {report.proposer for report in result.rounds} <= {None, "ngram"}
     # asking for it by name does not overrule a probe; "on" does
     shop.opened.clear()
-    assert "probe: " in run(bundle, proposers=["draft"]).speculation.reason
+    assert "the probe says: " in run(bundle, proposers=["draft"]).speculation.reason
     assert "draft" not in shop.opened
     run(bundle, proposers=["draft"], speculation="on")
     assert "draft" in shop.opened
@@ -340,7 +340,7 @@ def test_all_ruled_out_is_plain_decoding_with_the_reason(shop, bundle):
     result = run(bundle)
     assert "draft" not in shop.opened
     assert not result.speculation.on
-    assert "probe: speculation off: slow" in result.speculation.reason
+    assert "the probe says: speculation off: slow" in result.speculation.reason
     assert result.tokens == plain.tokens
     assert result.metrics.proposed == 0
     assert not result.speculation.failures

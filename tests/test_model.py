@@ -503,9 +503,7 @@ def test_drafts_do_not_change_the_text_or_the_tokens(tmp_path, draft_length):
     with specedge.load(folder, engine="fake", speculation="off") as model:
         want = model.generate("hello", max_tokens=100)
         assert want.metrics.proposed == 0
-    with specedge.load(
-        folder, engine="fake", speculation="on", draft_length=draft_length
-    ) as model:
+    with specedge.load(folder, engine="fake", speculation="on", draft_length=draft_length) as model:
         got = model.generate("hello", max_tokens=100)
         assert got.speculation.proposer == "draft"
         assert got.metrics.accepted > 0

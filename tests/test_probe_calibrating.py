@@ -364,12 +364,13 @@ def curves_of(bench: Bench, widest: int = 8) -> CostCurves:
         plan="full",
         target=curve("target", target_ms, range(1, widest + 1)),
         draft=None if bench.draft is None else curve("draft", draft_ms, range(1, 17)),
-        passes=1,
+        passes=3,
         seconds=0.0,
         converged=True,
     )
 
 
+TIMES = ("ms", "low_ms", "high_ms")
 LOOPS, NOISE = 0, 1  # first token of the prompts of a class, which its text follows from
 _wild = hashed(VOCAB)
 
@@ -550,6 +551,22 @@ def test_who_has_no_chance_is_ruled_out_without_a_live_run(monkeypatch):
     assert found.findings.proposers == ()
     assert found.pairs == ()
     assert spy.visits() == [["plain"]] * 12
+
+
+@pytest.mark.parametrize(("passes", "pace"), [(2, 1.0), (3, 1.5), (3, 0.6)])
+def test_costs_that_are_not_credible_rule_nobody_out_without_pairs(passes, pace):
+    """One or two calls a point, or a T(1) that is not the one that is seen now."""
+    bench = both(0.0)
+    true = curves_of(bench)
+    slower = [
+        each.model_copy(update={name: pace * getattr(each, name) for name in TIMES})
+        for each in true.target.points
+    ]
+    target = Curve(role="target", width_step=1, points=tuple(slower))
+    curves = true.model_copy(update={"passes": passes, "target": target})
+    found = calibrated(bench, workload("noise", NOISE, 20), curves=curves)
+    assert found.pairs
+    assert all(each.measured for each in found.findings.findings)
 
 
 @pytest.mark.parametrize(

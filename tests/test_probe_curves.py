@@ -288,6 +288,19 @@ def test_a_budget_too_small_for_one_pass_still_gives_every_point():
     assert {each.count for each in curves.target.points} == {1}
 
 
+def test_a_budget_for_few_passes_is_spent_on_few_points():
+    def slow(width: int, past: int, call: int) -> float:
+        return 100.0 + width + call % 7
+
+    clock = FakeClock()
+    whole = measure(TimedEngine(clock, slow), clock=clock, budget_s=300)
+    few = measure(TimedEngine(clock, slow), clock=clock, budget_s=60)
+    assert len(few.target.points) < len(whole.target.points) / 2
+    assert (few.target.widths, len(few.target.pasts)) == ((1, 2, 3, 5, 9, 16), 2)
+    assert few.target.pasts == (whole.target.pasts[0], whole.target.pasts[-1])
+    assert few.passes >= 3
+
+
 def test_measuring_ends_however_noisy_and_fast_the_calls_are():
     clock = FakeClock()
     wild = TimedEngine(clock, lambda width, past, call: 1e-3 * (1 + call % 3), max_verify=2)

@@ -112,14 +112,14 @@ def test_a_hopeless_draft_is_ruled_out_without_a_live_run():
     assert found.best_k == 0
     assert found.best is None
     assert found.measured is None
-    assert choose_live(found, MARGIN) is None
+    assert choose_live(found) is None
 
 
 def test_a_promising_draft_stays_open_until_it_ran():
     found = find(CURVES, calibration("chat", "draft", 0.9), MARGIN)
     assert found.best.estimate.low > MARGIN
     assert found.verdict == "open"
-    assert choose_live(found, MARGIN) == found.best_k > 1
+    assert choose_live(found) == found.best_k > 1
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_too_few_prompts_rule_nothing_out():
     found = find(CURVES, calibration("chat", "draft", 0.0, n=11), MARGIN)
     assert found.expected[0].estimate.gain < 0.9
     assert found.verdict == "open"
-    assert choose_live(found, MARGIN) == 1
+    assert choose_live(found) == 1
     assert find(CURVES, calibration("chat", "draft", 0.0, n=12), MARGIN).verdict == "does not pay"
 
 
@@ -167,7 +167,7 @@ def test_a_best_k_that_gains_the_margin_is_ruled_out_less_often_than_its_tail():
 def test_where_nothing_was_drafted_nothing_is_decided():
     found = find(CURVES, NEVER, MARGIN)
     assert (found.verdict, found.best_k, found.expected) == ("open", 0, ())
-    assert choose_live(found, MARGIN) is None
+    assert choose_live(found) is None
     assert found.reason == "nothing could be drafted in 12 tokens of its texts"
 
 

@@ -119,7 +119,9 @@ def test_a_class_that_time_left_nothing_for_is_not_tried_again_unasked(pair, ask
     first = ask(pair, budget_s=1e-9)
     assert first.measured
     assert (first.record.findings.complete, first.record.findings.findings) == (False, ())
-    assert not ask(pair).measured
+    spent = first.record.curves.seconds + first.record.findings.seconds
+    assert not ask(pair, budget_s=spent).measured
+    assert "the budget is larger now" in ask(pair, budget_s=2 * spent).reason
 
 
 def test_costs_that_a_run_kept_are_measured_in_full(pair, ask, monkeypatch):
@@ -261,7 +263,7 @@ def test_a_bundle_whose_runs_do_not_ask_is_probed_with_a_note(tmp_path, ask, giv
         assert model.generate("abc", max_tokens=5).text == "defgh"
         assert not any("probe" in each for each in model.notes)
     with load(path, speculation="auto", draft_length=2) as model:
-        assert any("probe: " in each for each in model.notes)
+        assert any("the probe says: " in each for each in model.notes)
 
 
 def test_a_bundle_without_a_template_is_given_plain_text(tmp_path, ask, two, desk):
@@ -351,7 +353,8 @@ def test_a_run_says_what_the_probe_decided(pair, ask, twelve):
     assert findings.reason.startswith("speculation on: ")
     with load(pair) as model:
         result = model.generate("abc", max_tokens=40)
-    assert f"probe: {findings.reason}" in result.speculation.reason
+    said = "the probe says: ngram pays on 1 of 1 workloads, draft pays on 1 of 1 workloads"
+    assert said in result.speculation.reason
     assert result.text == ("abcdefghijklmnopqrstuvwxyz" * 2)[3:43]
     assert result.speculation.on
 
@@ -365,7 +368,7 @@ def test_what_no_class_gains_from_is_ruled_out_and_its_draft_is_not_opened(pair,
     desk.opened.clear()
     with load(pair) as model:
         assert model.generate("abc", max_tokens=5).text == "defgh"
-        assert f"probe: {findings.reason}" in model.notes
+        assert f"the probe says: {findings.reason}" in model.notes
     assert set(desk.roles()) == {"target"}
     assert desk.opened[-1][1]["takes_turns"] is False
     with load(pair, speculation="on") as model:  # who insists gets it
@@ -458,3 +461,44 @@ def test_a_run_that_began_before_the_probe_does_not_write_over_it(pair, ask):
         model.generate("abc", max_tokens=200)
         model.generate("xyz", max_tokens=200)
     assert probed.path.read_bytes() == before
+
+
+# What stays beside what is new
+
+
+def test_a_class_tried_again_alone_keeps_the_findings_of_the_others(pair, ask):
+    whole = ask(pair)
+    alone = ask(pair, classes=["asking"], again=True)
+    assert alone.measured
+    kept = [each for each in whole.record.findings.findings if each.workload == "greeting"]
+    assert kept
+    assert [each for each in alone.record.findings.findings if each.workload == "greeting"] == kept
+    assert set(alone.record.findings.workloads) == {"greeting", "asking"}
+    assert not ask(pair).measured
+
+
+def test_a_class_tried_alone_rules_nobody_out_for_the_others(pair, ask, desk, tmp_path):
+    desk.cost = dear
+    lines = [{"prompt": f"call {n}", "class": "one"} for n in range(12)]
+    file = prompts(tmp_path / "more.jsonl", *lines, {"prompt": "hello", "class": "two"})
+    alone = ask(pair, prompts=file, classes=["one"]).record.findings
+    assert {each.verdict for each in alone.findings} == {"does not pay"}
+    assert alone.proposers == ("ngram", "draft")
+    file = prompts(tmp_path / "one.jsonl", *lines)
+    assert ask(pair, prompts=file).record.findings.proposers == ()
+
+
+def test_findings_on_prompts_of_ones_own_stay_until_others_are_asked_for(pair, ask, twelve):
+    first = ask(pair, prompts=twelve)
+    assert ask(pair, prompts=None).record == first.record
+    assert ask(pair, prompts=None, classes=["chat"], budget_s=1.0).measured
+
+
+def test_a_draft_that_fails_in_the_middle_leaves_a_probe_of_lookups(pair, ask, monkeypatch):
+    def fail(self, seq, rows):
+        raise EngineError("fake: out of luck")
+
+    monkeypatch.setattr("specedge.proposers.draft_model.DraftModelProposer.agreement", fail)
+    probed = ask(pair)
+    assert "the draft model was left out: proposer draft failed: fake: out of luck" in probed.notes
+    assert {each.proposer for each in probed.record.findings.findings} == {"ngram"}

@@ -21,13 +21,15 @@ from specedge.probe.curves import CostCurves
 from specedge.probe.deciding import decide
 from specedge.probe.findings import Findings, Steadiness
 from specedge.probe.measuring import Clock, Report, Watch, check_budget
-from specedge.probe.pairs import Meter, Pair, Rig
+from specedge.probe.pairs import STEP_PAST, Meter, Pair, Rig
 from specedge.proposers import NgramProposer
 from specedge.workloads import Workload, WorkloadPrompt, fits
 
 Encode = Callable[[WorkloadPrompt], Ids]
 """A prompt's token ids, int64 [n]; raises PromptError where it has none."""
 
+FEWEST_CREDIBLE = 3  # repetitions of every point
+SAME_PACE = 1.25  # ratio up to which two readings of T(1) are of the same machine
 TOKENS = 48  # of output; enough for lookups to find something in it
 
 
@@ -92,8 +94,8 @@ def calibrate(
         OptionError: see `check_budget`.
         PromptError: a prompt cannot be encoded, or not one fits the context.
         ProbeError: the clock went back, stood still or is not finite.
-        EngineError: the target failed, or the draft while it read a text.
-        ProposerError: the draft failed in a live run.
+        EngineError: the target failed.
+        ProposerError: the draft failed.
     """
     check_budget(budget_s)
     watch = Watch(clock)
@@ -111,11 +113,13 @@ def calibrate(
     with rig:
         prompts, left_out = encoded(workloads, encode, rig.context)
         longest = min(max_draft, curves.target.widths[-1] - 1)
-        plan = Plan(curves, replay.Prices(curves), tuple(proposers), longest, margin)
-        classes = [PromptClass(each.name, prompts[each.name], plan) for each in workloads]
         before = watch.now()
         first_ms = rig.step_ms()
         reserve_s = watch.now() - before
+        trusted = credible(curves, first_ms)
+        prices = replay.Prices(curves)
+        plan = Plan(curves, prices, tuple(proposers), longest, margin, trusted)
+        classes = [PromptClass(each.name, prompts[each.name], plan) for each in workloads]
         turns = _Turns(
             rig, classes, plan, NgramProposer(*ngrams), tokens, watch, began, budget_s, reserve_s
         )
@@ -128,6 +132,7 @@ def calibrate(
         live=[check.live for each in classes for check in each.checks if check.pairs],
         workloads=[each.name for each in workloads],
         proposers=proposers,
+        trusted=trusted,
     )
     findings = Findings(
         margin=margin,
@@ -150,6 +155,19 @@ def calibrate(
         rig.spec_use.per_token,
         left_out,
     )
+
+
+def credible(curves: CostCurves, step_ms: float) -> bool:
+    """Whether curves are worth ruling a proposer out by: repeated, and of a machine like now's.
+
+    A median of one or two calls may be anything; and what something else ran beside them made dear
+    is not what a run pays.
+
+    Args:
+        step_ms: T(1) after STEP_PAST rows, now.
+    """
+    ratio = step_ms / curves.target.cost_ms(1, STEP_PAST)
+    return curves.passes >= FEWEST_CREDIBLE and 1 / SAME_PACE <= ratio <= SAME_PACE
 
 
 def encoded(

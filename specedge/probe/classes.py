@@ -35,6 +35,7 @@ class Plan:
         proposers: in priority order.
         longest: largest K, as far as the curves know; under 1 nothing can be drafted.
         margin: gain from which speculation is worth it.
+        trusted: the curves are worth a verdict without live pairs.
     """
 
     curves: CostCurves
@@ -42,6 +43,7 @@ class Plan:
     proposers: tuple[str, ...]
     longest: int
     margin: float
+    trusted: bool = True
 
 
 @dataclass
@@ -154,8 +156,10 @@ class PromptClass:
         for name in self.plan.proposers:
             if name in checked:
                 continue
-            finding = find(self.plan.curves, self.calibration(name), self.plan.margin)
-            k = choose_live(finding, self.plan.margin)
+            plan = self.plan
+            known = self.calibration(name)
+            finding = find(plan.curves, known, plan.margin, trusted=plan.trusted)
+            k = choose_live(finding)
             gain = max((each.estimate.gain for each in finding.expected), default=0.0)
             if k is None or (gain < self.plan.margin and not enough):
                 doubtful = doubtful or not enough

@@ -58,6 +58,7 @@ def decide(
     live: Iterable[Live] = (),
     workloads: Sequence[str] = (),
     proposers: Sequence[str] = (),
+    trusted: bool = True,
 ) -> Decision:
     """Weigh everything that is known so far.
 
@@ -68,25 +69,41 @@ def decide(
         live: at most one for each calibration.
         workloads, proposers: names of all that were to be calibrated, in order; others follow in
             the order of `calibrations`. One that is missing there stays open.
+        trusted: see `find`.
     """
     found = {(each.workload, each.proposer): each for each in calibrations}
     measured = {(each.workload, each.proposer): each for each in live}
     classes = list(dict.fromkeys([*workloads, *(workload for workload, _ in found)]))
     names = list(dict.fromkeys([*proposers, *(proposer for _, proposer in found)]))
     findings = tuple(
-        find(curves, found[key], margin, measured.get(key))
+        find(curves, found[key], margin, measured.get(key), trusted=trusted)
         for key in ((workload, proposer) for workload in classes for proposer in names)
         if key in found
     )
-    by_name = {name: [each for each in findings if each.proposer == name] for name in names}
-    allowed = tuple(name for name in names if not _ruled_out(by_name[name], classes))
-    return Decision(findings, allowed, _decision_reason(by_name, classes, allowed))
+    return conclude(findings, classes, names)
+
+
+def conclude(
+    findings: Sequence[Finding], workloads: Sequence[str], proposers: Sequence[str]
+) -> Decision:
+    """Who may draft, by what was found; arguments as of `decide`."""
+    by_name = {name: [each for each in findings if each.proposer == name] for name in proposers}
+    allowed = tuple(name for name in proposers if not _ruled_out(by_name[name], workloads))
+    return Decision(tuple(findings), allowed, _decision_reason(by_name, workloads, allowed))
 
 
 def find(
-    curves: CostCurves, calibration: Calibration, margin: float, live: Live | None = None
+    curves: CostCurves,
+    calibration: Calibration,
+    margin: float,
+    live: Live | None = None,
+    *,
+    trusted: bool = True,
 ) -> Finding:
-    """One proposer on one workload class; arguments as of `decide`."""
+    """One proposer on one workload class; arguments as of `decide`.
+
+    `trusted`: the curves are worth a verdict without live pairs.
+    """
     expected = tuple(
         Expected(
             k=each.k,
@@ -102,7 +119,7 @@ def find(
         verdict: Verdict = decided(live.estimate, margin)
     else:
         best_k = best.k if best is not None and best.estimate.gain > 1 else 0
-        verdict = "does not pay" if rules_out(expected, margin) else "open"
+        verdict = "does not pay" if trusted and rules_out(expected, margin) else "open"
     return Finding(
         workload=calibration.workload,
         proposer=calibration.proposer,
@@ -123,10 +140,10 @@ def rules_out(expected: Sequence[Expected], margin: float) -> bool:
     return bool(highs) and all(high is not None and high < margin for high in highs)
 
 
-def choose_live(finding: Finding, margin: float) -> int | None:
+def choose_live(finding: Finding) -> int | None:
     """The K that live pairs are worth running at; None: no draft was made, or it is hopeless."""
     best = _best(finding.expected)
-    return None if best is None or rules_out(finding.expected, margin) else best.k
+    return None if best is None or finding.verdict == "does not pay" else best.k
 
 
 def _best(expected: Sequence[Expected]) -> Expected | None:

@@ -35,6 +35,7 @@ Report = Callable[[float], None]
 LONGEST_BUDGET_S = 3600.0
 MOST_PASSES = 100
 FEWEST_PASSES = 5  # before percentiles mean anything
+THIN_AT = 6  # a budget for fewer passes than this is spent on fewer points
 CONVERGED = 0.01  # standard error of a median, as a share of it
 
 STARTUP_WIDTHS = (1, 2, 3, 5, 9, 16)
@@ -102,7 +103,8 @@ def measure(
         target: calls score all rows, as a verification does.
         draft: calls score the last row.
         plan: which points.
-        budget_s: seconds; measuring ends earlier once every median is known to CONVERGED.
+        budget_s: seconds; measuring ends earlier once every median is known to CONVERGED. One that
+            does not hold THIN_AT passes is spent on the few points of a start.
         clock: of the durations and of the budget.
         seed: of the order of points.
         report: called after every point.
@@ -134,6 +136,10 @@ def measure(
                     report(min(1.0, spent / budget_s))
             else:
                 passes += 1
+                if passes == 1 and (watch.now() - began) * THIN_AT > budget_s:
+                    for lane in lanes:
+                        lane.thin()
+                    calls = [(lane, *key) for lane in lanes for key in lane.samples]
                 converged = passes >= FEWEST_PASSES and all(lane.converged for lane in lanes)
         assert first is not None, "the target has a lane"
         return CostCurves(
@@ -202,6 +208,24 @@ class _Lane:
                 "clock, expected more than 0; the clock is too coarse to measure with"
             )
         self.samples[width, past].append(ms)
+
+    def thin(self) -> None:
+        """Keep the points of a start: few widths, and the first and last past.
+
+        Few points that are known are worth more than many that one call each guesses at.
+        """
+        widths = {width for width, _ in self.samples}
+        pasts = {past for _, past in self.samples}
+        if self.role == "target":
+            kept = set(target_widths("startup", max(widths), self.engine.width_step))
+        else:
+            kept = {*backlog_widths("startup", max(widths)), max(widths)}
+        ends = {min(pasts), max(pasts)}
+        self.samples = {
+            (width, past): samples
+            for (width, past), samples in self.samples.items()
+            if width in kept and past in ends
+        }
 
     def _call(self, width: int, past: int) -> None:
         rows = width if self.role == "target" else 1

@@ -9,6 +9,8 @@ of a run does. The draft has read the prompt before: what that costs is a matter
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
@@ -18,7 +20,7 @@ import numpy as np
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Controller
 from specedge.engines.base import Engine, Slot
-from specedge.errors import ProbeError
+from specedge.errors import EngineError, ProbeError, ProposerError
 from specedge.loop import decode
 from specedge.metrics import Metrics
 from specedge.probe.measuring import Watch
@@ -225,7 +227,7 @@ class Rig:
             proposes nothing: both count as False.
 
         Raises:
-            EngineError: the draft failed.
+            ProposerError: the draft failed.
         """
         reader = self._reader
         assert reader is not None, "there is a draft to hold against the text"
@@ -242,8 +244,9 @@ class Rig:
             if stop <= start:
                 break
             seq = Sequence(text[: n_prompt + stop], context=self.context, max_tokens=1)
-            reader.start(seq, GREEDY)
-            outcomes = reader.agreement(seq, stop - start)
+            with _drafting():
+                reader.start(seq, GREEDY)
+                outcomes = reader.agreement(seq, stop - start)
             agreed[stop - len(outcomes) : stop] = outcomes
             start = stop
         return agreed
@@ -255,8 +258,9 @@ class Rig:
             return None
         text = np.append(self._prompt, self._first)
         seq = Sequence(text, context=self.context, max_tokens=1)
-        self._reader.start(seq, GREEDY)
-        draft = self._reader.propose(seq, 1)
+        with _drafting():
+            self._reader.start(seq, GREEDY)
+            draft = self._reader.propose(seq, 1)
         return int(draft.tokens[0]) if len(draft.tokens) else None
 
     def _resumed(self) -> Sequence:
@@ -279,6 +283,16 @@ class Rig:
                 "measure with"
             )
         return ms
+
+
+@contextmanager
+def _drafting() -> Iterator[None]:
+    """What an engine raises in here is the draft's failure, not the target's."""
+    try:
+        yield
+    except (EngineError, MemoryError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ProposerError(f"proposer draft failed: {why}") from error
 
 
 class _Lent:

@@ -13,15 +13,17 @@ from specedge.bundle import Bundle
 from specedge.contract import Ids, SpeculationDefaults
 from specedge.encoding import Encoder
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, OptionError, ProbeError, PromptError
+from specedge.errors import EngineError, OptionError, ProbeError, PromptError, ProposerError
 from specedge.loading import check_threads, checked_context
 from specedge.memory import checked_memory, fit
 from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
+from specedge.probe import fingerprint
 from specedge.probe.calibrating import Calibrated, Encode, calibrate, encoded
 from specedge.probe.curves import CostCurves
 from specedge.probe.findings import Energy, Findings, Steadiness
 from specedge.probe.measuring import Clock, Report, Watch, check_budget, measure
+from specedge.probe.merging import concluded, merged, untried
 from specedge.probe.record import Record, find, store
 from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
@@ -92,7 +94,6 @@ def probe(
         PromptError: the file of prompts cannot be used, or none of its prompts fits.
         MemoryBudgetError: the target alone does not fit into `memory`.
         EngineError: an engine is missing, cannot load its graph or allocate its KV, or failed.
-        ProposerError: the draft model failed.
         ProbeError: the clock cannot be trusted.
     """
     check_budget(budget_s)
@@ -109,14 +110,19 @@ def probe(
             known = found.record
             reason = found.reason or "asked for"
             if known is not None and not again:
-                reason = _untried(known.findings, workloads)
+                reason = untried(known, workloads, prompts is None and not classes, budget_s)
                 if not reason:
                     return Probed(
                         known, found.path, False, "", tuple(notes), name=bundle.manifest.name
                     )
             run = _Run(bundle, target, draft, rows, workloads, budget_s, Watch(clock), report)
-            curves, findings, left_out = run(None if known is None or again else known.curves)
-            record = Record.of(parts, curves, findings)
+            curves, findings, left_out = run(
+                None if known is None or again else known.curves, notes
+            )
+            every = _workloads(prompts, ())
+            if known is not None and known.findings is not None:
+                findings = merged(known.findings, findings)
+            record = Record.of(parts, curves, concluded(findings, every))
     except MemoryError as error:
         raise EngineError(
             f"{bundle.path}: not enough memory for {bundle.manifest.name} at a context of {rows}; "
@@ -153,14 +159,6 @@ def _unheard(defaults: SpeculationDefaults) -> list[str]:
     return [f"by default a run of this bundle does not ask a probe: {' and '.join(asks)}"]
 
 
-def _untried(findings: Findings | None, workloads: Sequence[Workload]) -> str:
-    """Why findings do not answer for these workloads; empty when they do."""
-    if findings is None or findings.prompts_from != workloads[0].source:
-        return "other prompts than before"
-    new = [each.name for each in workloads if each.name not in findings.workloads]
-    return f"workloads that were not tried before: {', '.join(new)}" if new else ""
-
-
 @dataclass
 class _Run:
     """One measurement, watched all the while for what would spoil it."""
@@ -174,11 +172,13 @@ class _Run:
     watch: Watch
     report: Stages | None
 
-    def __call__(self, curves: CostCurves | None) -> tuple[CostCurves, Findings, tuple[str, ...]]:
+    def __call__(
+        self, curves: CostCurves | None, notes: list[str]
+    ) -> tuple[CostCurves, Findings, tuple[str, ...]]:
         """Costs, unless they are known, findings, and the prompts that were left out."""
         encode = _encode(self.bundle)
         encoded(self.workloads, encode, self.context)  # no reason to fail after the costs
-        on_gpu = getattr(self.target, "driver", None) is not None
+        on_gpu = fingerprint.on_gpu(self.target)
         meter = open_meter(on_gpu=on_gpu)
         watcher = Watcher(on_gpu=on_gpu)
         began = self.watch.now()
@@ -195,7 +195,16 @@ class _Run:
                 )
             spent_s = self.watch.now() - began
             left_s = max(1e-3, self.budget_s - spent_s)
-            found = self._calibrate(curves, encode, left_s, meter, watcher)
+            try:
+                found = self._calibrate(curves, encode, left_s, meter, watcher)
+            except ProposerError as error:
+                if self.draft is None:
+                    raise
+                # a run would go on without it, and so does the probe
+                notes.append(f"the draft model was left out: {' '.join(str(error).split())}")
+                self.draft = None
+                left_s = max(1e-3, began + self.budget_s - self.watch.now())
+                found = self._calibrate(curves, encode, left_s, meter, watcher)
         finally:
             seen = watcher.end()
             if meter is not None:

@@ -131,6 +131,8 @@ def _write(path: Path, text: str) -> Path:
 def _read(path: Path, bundle: Bundle) -> Record | str | None:
     """A record, or why it cannot be used; None when there is none."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be read for ever
+            return f"{path}: no regular file"
         said = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None

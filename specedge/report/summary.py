@@ -20,11 +20,13 @@ class Standing:
         proposer: name.
         allowed: may draft.
         findings: by workload.
+        workloads: how many were to be tried.
     """
 
     proposer: str
     allowed: bool
     findings: tuple[Finding, ...]
+    workloads: int
 
     @property
     def state(self) -> str:
@@ -36,7 +38,7 @@ class Standing:
     @property
     def sentence(self) -> str:
         """On how many workloads it pays, does not and is left open, and where it does best."""
-        total = counted(len(self.findings), "workload")
+        total = counted(self.workloads, "workload")
         parts: list[str] = []
         for verdict in ("pays", "open", "does not pay"):
             number = sum(each.verdict == verdict for each in self.findings)
@@ -53,7 +55,10 @@ def standings(findings: Findings) -> tuple[Standing, ...]:
     """Every proposer that was tried or may draft, in the order of the findings."""
     tried = [each.proposer for each in findings.findings]
     names = dict.fromkeys([*tried, *findings.proposers])
-    return tuple(Standing(name, name in findings.proposers, findings.of(name)) for name in names)
+    most = len(findings.workloads) or len(workloads(findings))
+    return tuple(
+        Standing(name, name in findings.proposers, findings.of(name), most) for name in names
+    )
 
 
 def workloads(findings: Findings) -> tuple[str, ...]:
