@@ -96,8 +96,9 @@ def _lengths(kinds: Sequence[str], bounds: Sequence[int], auto: Rounds, x: Scale
     for name in COLOURS:
         if name in used:
             swatch = element("rect", x=place, y=11, width=10, height=10, fill=COLOURS[name])
-            frame.add(swatch, words(f"{name} (pale: drafted, dark: accepted)", place + 15, 20))
-            place += 270
+            frame.add(swatch, words(name, place + 15, 20))
+            place += 80
+    frame.add(words("pale: drafted, dark: accepted", place + 10, 20))
     return _group(frame)
 
 
