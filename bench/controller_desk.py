@@ -93,15 +93,23 @@ class Desk:
         folder: of the bundle.
         proposers: that "auto" may use; fixed ways too, but for those that a probe has ruled out.
         threads: of the engines; None: their own choice.
+        context: T, at most; None: the bundle's.
     """
 
-    def __init__(self, folder: Path, proposers: tuple[str, ...], threads: int | None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        proposers: tuple[str, ...],
+        threads: int | None,
+        context: int | None = CONTEXT,
+    ) -> None:
+        whole = Bundle.open(folder, verify=False).manifest.target.context
         self.model = specedge.load(
             folder,
             speculation="auto",
             proposers=proposers,
             threads=threads,
-            context=min(CONTEXT, Bundle.open(folder, verify=False).manifest.target.context),
+            context=min(whole, context or whole),
             verify=False,
         )
         # The seam is the bench's alone: an application has no need to change who drafts.
@@ -172,9 +180,11 @@ class Desk:
 
 
 @contextmanager
-def desk(folder: Path, proposers: tuple[str, ...], threads: int | None) -> Iterator[Desk]:
+def desk(
+    folder: Path, proposers: tuple[str, ...], threads: int | None, context: int | None = CONTEXT
+) -> Iterator[Desk]:
     """Opened, and closed again whatever happens."""
-    opened = Desk(folder, proposers, threads)
+    opened = Desk(folder, proposers, threads, context)
     try:
         yield opened
     finally:

@@ -4,8 +4,8 @@
     python bench/mixed_load.py bundles/smollm2 --json mixed.json --svg docs/mixed_load.svg
 
 Turns: chat, edit, chat, edit, chat, in one conversation whose history grows; the bundle's record is
-used, or made in the first turn. Each turn is decoded plainly and then with "auto", of which every
-round is reported. Both must say the same.
+used (`specedge probe` makes one), or a short one is made in the first turn. Each turn is decoded
+plainly and then with "auto", of which every round is reported. Both must say the same.
 
 A model of 135M parameters does not give back a file on being asked to. So an example of an edit
 stands in the history from the beginning, and the answers of both edits are begun: the first lines
@@ -199,7 +199,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="OUT", help="every round of both")
     parser.add_argument("--svg", type=Path, metavar="OUT", help="the trace as a plot")
     given = parser.parse_args()
-    with desk(given.bundle, ("ngram", "draft"), given.threads) as opened:
+    # With the bundle's context a run finds the record that `specedge probe` has left.
+    with desk(given.bundle, ("ngram", "draft"), given.threads, None) as opened:
         name, engine = opened.model.bundle.manifest.name, opened.model.engine
         said = converse(opened, given.tokens)
     plain, auto = said[PLAIN], said[AUTO]
