@@ -118,6 +118,6 @@ def _said(findings: Findings) -> str:
     for name in dict.fromkeys(each.proposer for each in findings.findings):
         pays = sum(each.verdict == "pays" for each in findings.of(name))
         total = max(1, len(findings.workloads))
-        allowed = name in findings.proposers
-        parts.append(f"{name} pays on {pays} of {total} workloads" if allowed else f"not {name}")
+        state = f"pays on {pays} of {total} workloads" if pays else "may try"
+        parts.append(f"{name} {state}" if name in findings.proposers else f"not {name}")
     return ", ".join(parts) if parts and findings.proposers else findings.reason

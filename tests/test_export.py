@@ -476,6 +476,7 @@ def test_the_configs_defaults_of_a_request_are_in_the_manifest(
         "ngram_min": 1,
         "ngram_max": 5,
         "acceptance": "block",
+        "margin": 1.1,
     }
     generation = {
         "temperature": 0.7,
