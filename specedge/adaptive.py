@@ -19,6 +19,7 @@ from specedge.shadow import Shadows
 from specedge.startup import Startup
 
 Heard = tuple[str, int, int, int]
+LONGEST_WAIT = 256  # tokens for which lookups that pay put off measuring the draft
 RECENT = 32  # rounds without a draft after which speculation is said to be off
 MOST_HEARD = 256  # outcomes of lookups that a policy made later is told
 
@@ -74,6 +75,8 @@ class Adaptive:
         self._choice = self._drafted = None
         if self._startup is not None:
             self._startup.start()
+        if self._policy is not None:
+            self._policy.start()
 
     def draft(
         self, seq: Sequence, max_verify: int, proposers: AnySequence[Proposer]
@@ -94,7 +97,7 @@ class Adaptive:
                 drafter, backlog = proposer, proposer.backlog(seq)
         self.asking = None
         found = None
-        if self._startup is not None and limit:
+        if self._startup is not None and limit and not self._waits(offered):
             self.asking = drafter
             found = self._startup.draft(seq, limit, offered, drafter, backlog)
             self.asking = None
@@ -115,6 +118,13 @@ class Adaptive:
         if not (self._since or (cut and self._drafted)):
             self._drafted = choice
         return draft, choice
+
+    def _waits(self, offered: dict[str, Draft]) -> bool:
+        """Measuring can wait, but not for ever: a lookup known to pay has something to offer."""
+        policy = self._policy
+        if policy is None or policy.now > LONGEST_WAIT:
+            return False
+        return any(arm.on and arm.name in offered for arm in policy.arms)
 
     def _by_policy(
         self,
@@ -139,7 +149,8 @@ class Adaptive:
         choice, policy = self._choice, self._policy
         if choice is None:
             return
-        self._shadows.commit(committed.tolist(), self._hear)
+        if self._shadows:
+            self._shadows.commit(committed.tolist(), self._hear)
         startup = self._startup
         if choice.why == "measure" and startup is not None:
             startup.observe(len(self._draft.tokens), n_accepted, round_ms, draft_ms)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from specedge.proposers.base import Draft
 
+FOLLOWED = 4  # tokens of a draft: a longer one would take as many plain rounds to tell of
+
 Hear = Callable[[str, int, int, int], None]
 """Told (name, match, drafted, accepted); see `Policy.hear`."""
 
@@ -19,7 +21,7 @@ class _Followed:
 
 
 class Shadows:
-    """Follows one unused draft for each lookup until it breaks or is used up, then the next.
+    """Follows the start of an unused draft of each lookup until it breaks or ends, then the next.
 
     So a lookup that never drafts is judged as if it always did: after a token that it got wrong,
     its next draft is the one that it offers behind that token.
@@ -28,6 +30,10 @@ class Shadows:
     def __init__(self) -> None:
         self._followed: dict[str, _Followed] = {}
 
+    def __bool__(self) -> bool:
+        """Something is followed."""
+        return bool(self._followed)
+
     def clear(self) -> None:
         """Another text begins."""
         self._followed.clear()
@@ -35,7 +41,7 @@ class Shadows:
     def offer(self, name: str, draft: Draft) -> None:
         """A lookup's draft that is not verified in the coming round."""
         if name not in self._followed:
-            self._followed[name] = _Followed(draft.match, draft.tokens.tolist())
+            self._followed[name] = _Followed(draft.match, draft.tokens[:FOLLOWED].tolist())
 
     def drop(self, name: str) -> None:
         """The lookup drafts for real in the coming round."""

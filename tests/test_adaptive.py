@@ -71,7 +71,7 @@ def test_a_text_that_copies_itself_is_nearly_as_fast_as_at_the_best_fixed_length
     assert best > 3 / CHEAP[1]
     assert speed(ran) >= 0.9 * best  # the first matches of a first request are on trial
     again = desk.run(PROMPT[::-1], 450)
-    assert speed(again) >= 0.97 * best
+    assert speed(again) >= 0.95 * best  # the first draft of a new text is short
     assert ran.state.on
     assert ran.state.proposer == "ngram"
     assert ran.state.reason.startswith("ngram: 15 looked-up tokens cost ")
@@ -240,7 +240,7 @@ def test_measuring_a_draft_is_not_called_drafting(clock):
     desk.run(PROMPT, 230)
     for _ in range(5):
         desk.run(PROMPT, 60)  # lookups draft
-    ran = desk.run(PROMPT, 150, stop_after=10)
+    ran = desk.run(PROMPT, 150, stop_after=12)
     assert (ran.rounds[-1].proposer, ran.kinds[-1]) == ("draft", "measure")
     assert ran.state.on
     assert ran.state.reason.startswith("ngram: ")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specedge.adaptive import Adaptive
 from specedge.engines.fake import hashed
 from specedge.proposers.base import Draft
-from specedge.shadow import Shadows
+from specedge.shadow import FOLLOWED, Shadows
 from tests import oracle
 from tests.timed import DEAR, Clock, Desk, install, known, steps
 
@@ -42,7 +42,8 @@ def offline(
     at = 0
     while at < len(marks) - 1:
         start = marks[at]
-        draft = oracle.ngram(text[:start], limits[at], 2, 6) if limits[at] else []
+        most = min(limits[at], FOLLOWED)
+        draft = oracle.ngram(text[:start], most, 2, 6) if most else []
         if not draft or at in used:
             at += 1
             continue

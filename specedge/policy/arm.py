@@ -11,6 +11,7 @@ from math import inf
 
 from specedge.policy.survival import Prior, Survival
 
+FRESH_ROUNDS, FRESH_K = 1, 4  # the first draft of a lookup in a new text is no longer
 HORIZON = 256  # tokens that a backlog is charged to at most: outputs end before their budget
 OFTEN_GAIN = 1 / 96  # of the average of how often there is a match
 FIRST_REST, LONGEST_REST = 64, 1024  # tokens of text
@@ -37,6 +38,7 @@ class Arm:
         "_rounds_on",
         "_spent_ms",
         "_tokens",
+        "fresh",
         "heard",
         "is_lookup",
         "k",
@@ -62,6 +64,7 @@ class Arm:
         self.survival = Survival(longest, prior)
         self.on = False  # believed to pay
         self.k = 0  # of its last round; hysteresis favours it
+        self.fresh = 0  # drafts that are still to be short
         self.resting = False
         self.rest_until = 0
         self.measured_loss = False
@@ -115,6 +118,7 @@ class Arm:
     ) -> None:
         """A round of this arm: learn, and rest when a full window of rounds lost time."""
         self.survival.learn(drafted, accepted, now)
+        self.fresh = max(0, self.fresh - 1)
         kept = 1 - 1 / WINDOW
         self._spent_ms = self._spent_ms * kept + spent_ms
         self._plain_ms = self._plain_ms * kept + plain_ms

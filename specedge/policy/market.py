@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from specedge.policy.arm import HORIZON, Arm
+from specedge.policy.arm import FRESH_K, HORIZON, Arm
 from specedge.policy.bids import Bid, best_bid
 from specedge.policy.costing import FREE, MOST_GAP, Costing, DraftCost
 from specedge.policy.joint import Joint
@@ -126,6 +126,15 @@ class Market:
         self._find_way(live, drafted, backlog or 0, terms.table[0], now)
         return bids
 
+    def idle(self, now: int) -> None:
+        """A round in which nobody has anything to offer; `now` as in `bids`."""
+        tokens, self._before = now - self._before, now
+        for arm in self.lookups:
+            arm.offered(False, arm in self._had, tokens)
+        self._had = []
+        if self.lookups:
+            self.joint.saw(False, now)
+
     def _bid(self, arm: Arm, terms: Terms, cost: DraftCost, now: int) -> Bid:
         """The arm's bid, after ending a rest that is over or sending it to one."""
         plain = terms.plain
@@ -135,18 +144,19 @@ class Market:
             own = arm.tokens / arm.ms
             if own > rate:
                 rate += self.joint.lasting * (own - rate)
-        bid = best_bid(arm, terms.table, terms.limit, cost, terms.horizon, rate)
+        limit = min(terms.limit, FRESH_K) if arm.fresh else terms.limit
+        bid = best_bid(arm, terms.table, limit, cost, terms.horizon, rate)
         bar = self._margin * plain
         if arm.resting:
             if now >= arm.rest_until:
                 arm.wake()
-                bid = best_bid(arm, terms.table, terms.limit, cost, terms.horizon, rate)
+                bid = best_bid(arm, terms.table, limit, cost, terms.horizon, rate)
             elif arm.heard and not arm.measured_loss and bid.low >= bar:
                 arm.wake()
             else:
                 return bid
         # A small limit may hide a K that pays.
-        if bid.k < terms.limit or terms.limit == self._longest:
+        if bid.k < limit or limit == self._longest:
             hopeless = bid.running_high < bar if not arm.on else bid.running < plain
             if hopeless:
                 arm.rest(now)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from math import exp, log
 
 GAIN = 0.15  # of the pace
-BIAS_GAIN = 0.04  # of a bias: the curve was measured with care, a single call was not
+BIAS_GAIN = 0.08  # of a bias: the curve was measured with care, a single call was not
 ODD = 0.25  # log units by which two calls running must be off the same way to be a jump
 SETTLE = 0.7  # of what a plain step says was no change of pace
 SPIKE = 0.5  # a single call counts as no further off than this
 LEAST, MOST = -1.2, 1.2  # of a bias
 DOUBT_CALLS = 8.0  # calls after a plain step at which half of a surprise counts as pace
-RECHECK_CALLS, RECHECK_MOVED = 4, 0.12
+RECHECK_CALLS, RECHECK_MOVED = 12, 0.12
 CHECK_CALLS = 192
 
 

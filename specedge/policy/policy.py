@@ -19,7 +19,7 @@ from operator import mul
 
 from specedge.errors import OptionError
 from specedge.policy.account import Account
-from specedge.policy.arm import HORIZON, Arm
+from specedge.policy.arm import FRESH_ROUNDS, HORIZON, Arm
 from specedge.policy.bids import Bid, best_bid
 from specedge.policy.choice import Choice, Why
 from specedge.policy.costing import FED, Costing
@@ -76,6 +76,12 @@ class Policy:
         """A lookup's short matches and its long ones apart; the draft model last."""
         return self._market.arms
 
+    def start(self) -> None:
+        """Another text begins: what was seen of the last one counts, but not blindly."""
+        if self.now:
+            for arm in self._market.lookups:
+                arm.fresh = FRESH_ROUNDS
+
     def choose(
         self,
         past: int,
@@ -100,6 +106,9 @@ class Policy:
             return self._plain("no room", past)
         if self.pace.wants_plain:
             return self._plain("pace", past)
+        if backlog_tokens is None and not matches:
+            self._market.idle(self.now)
+            return self._plain("no draft", past)
         # No call is cheaper than a narrower one, whatever noise has made of the biases.
         table = list(accumulate(map(mul, steps, self.pace.share[1:]), max))
         terms = Terms(table, limit, min(budget_left, HORIZON))
@@ -285,5 +294,6 @@ class Policy:
         arm = self._market.lookup(name, match)
         if arm is not None and drafted > 0:
             arm.heard = arm.vouched = True
+            arm.fresh = max(0, arm.fresh - 1)
             longest = self.max_draft
             arm.survival.learn(min(drafted, longest), min(accepted, longest), self.now)
