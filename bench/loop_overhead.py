@@ -26,6 +26,7 @@ from typing import Any, TextIO
 import specedge
 
 PROMPT = "one two three four five six\n" * 6
+AUTO = -1  # the controller chooses, round by round; a first run measures costs in its stream
 LIMIT_US = 150
 LIMIT_SHARE = 0.02
 PHASES = ("propose", "verify", "accept", "other")
@@ -75,8 +76,8 @@ def load(arguments: argparse.Namespace, k: int) -> Any:
         arguments.bundle,
         engine=arguments.engine,
         threads=arguments.threads,
-        speculation="on" if k else "off",
-        draft_length=k,
+        speculation="auto" if k == AUTO else "on" if k else "off",
+        draft_length=None if k == AUTO else k,
         proposers=[arguments.proposer],
         verify=False,
     )
@@ -101,7 +102,7 @@ def main() -> int:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--proposer", choices=["ngram", "draft"], default="ngram")
-    parser.add_argument("--k", type=int, nargs="+", default=[0, 4, 15], help="draft lengths")
+    parser.add_argument("--k", type=int, nargs="+", default=[0, 4, 15, AUTO], help="draft lengths; -1: auto")
     parser.add_argument("--tokens", type=int, default=256, help="tokens a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one object a line, all runs in it")
