@@ -20,6 +20,9 @@ from specedge.startup import Startup
 
 Heard = tuple[str, int, int, int]
 LONGEST_WAIT = 256  # tokens for which lookups that pay put off measuring the draft
+DROWSY = 8  # plain rounds running, with nothing that might pay, after which rounds are cut short
+NAP = 15  # rounds that are cut short, unless a lookup has something, before a whole one
+IDLE = frozenset({"no draft", "does not pay", "resting"})
 RECENT = 32  # rounds without a draft after which speculation is said to be off
 MOST_HEARD = 256  # outcomes of lookups that a policy made later is told
 
@@ -59,6 +62,10 @@ class Adaptive:
         self._choice: Choice | None = None
         self._drafted: Choice | None = None  # last one of this request that drafted
         self._since = 0  # rounds since then
+        self._idle = 0  # rounds running in which nothing might have paid
+        self._nap = 0  # rounds that are still to be skipped
+        self._asleep = False  # in this round
+        self._slept = 0  # tokens that the policy has not heard of
 
     @property
     def longest(self) -> int:
@@ -73,6 +80,7 @@ class Adaptive:
         """A request begins."""
         self._shadows.clear()
         self._choice = self._drafted = None
+        self._idle = self._nap = 0
         if self._startup is not None:
             self._startup.start()
         if self._policy is not None:
@@ -81,20 +89,27 @@ class Adaptive:
     def draft(
         self, seq: Sequence, max_verify: int, proposers: AnySequence[Proposer]
     ) -> tuple[Draft, Choice | None]:
+        self._since += 1
         limit = max(0, min(self._longest, seq.draft_limit, max_verify - 1))
         offered: dict[str, Draft] = {}
         drafter: Proposer | None = None
-        backlog: int | None = None
         for proposer in proposers:
             if proposer.name not in self._candidates or not limit:
                 continue
             self.asking = proposer
-            if proposer.is_lookup:
-                draft = proposer.propose(seq, limit)
-                if len(draft.tokens):
-                    offered[proposer.name] = draft
-            else:
-                drafter, backlog = proposer, proposer.backlog(seq)
+            if not proposer.is_lookup:
+                drafter = proposer
+                continue
+            draft = proposer.propose(seq, limit)
+            if len(draft.tokens):
+                offered[proposer.name] = draft
+        self._asleep = self._nap > 0 and not offered
+        if self._asleep:
+            self._nap -= 1
+            self.asking = None
+            return NO_DRAFT, self._choice
+        self.asking = drafter
+        backlog = None if drafter is None else drafter.backlog(seq)
         self.asking = None
         found = None
         if self._startup is not None and limit and not self._waits(offered):
@@ -111,13 +126,23 @@ class Adaptive:
             else:
                 self._shadows.offer(name, lookup)
         self._draft, self._choice = draft, choice
-        self._since += 1
+        self._doze(choice)
         if len(draft.tokens) and choice.why != "measure":
             self._since = 0
         cut = limit < min(self._longest, max_verify - 1)  # the last rounds say little of the others
         if not (self._since or (cut and self._drafted)):
             self._drafted = choice
         return draft, choice
+
+    def _doze(self, choice: Choice) -> None:
+        """Weighing costs too: per cents of a small model's step, where there is nothing to gain.
+
+        So where nothing came of it for long, rounds in which no lookup has a draft are not weighed.
+        What is followed of unused lookups is seen to its end first.
+        """
+        idle = choice.why in IDLE and self._startup is None
+        self._idle = self._idle + 1 if idle else 0
+        self._nap = NAP if self._idle > DROWSY and not self._shadows else 0
 
     def _waits(self, offered: dict[str, Draft]) -> bool:
         """Measuring can wait, but not for ever: a lookup known to pay has something to offer."""
@@ -146,6 +171,9 @@ class Adaptive:
         return drafter.propose(seq, choice.k), choice
 
     def observe(self, committed: Ids, n_accepted: int, round_ms: float, draft_ms: float) -> None:
+        if self._asleep:
+            self._slept += len(committed)
+            return
         choice, policy = self._choice, self._policy
         if choice is None:
             return
@@ -157,6 +185,9 @@ class Adaptive:
             if startup.fresh:
                 self._measured(startup)
         elif policy is not None:
+            if self._slept:
+                policy.skip(self._slept)
+                self._slept = 0
             drafted, match = len(self._draft.tokens), self._draft.match
             policy.observe(choice, n_accepted, len(committed), round_ms, draft_ms, drafted)
             if startup is not None and match:

@@ -283,6 +283,13 @@ class Policy:
             arm.k = choice.k
             arm.observe(seen, n_accepted, spent_ms, plain_ms, self.now)
 
+    def skip(self, tokens: int) -> None:
+        """So many tokens were decoded plainly without a `choose`."""
+        plain_ms = tokens * self._costing.steps_ms[0] * self.pace.factor
+        self.now += tokens
+        self.account.plain_round(plain_ms)
+        self._regret.plain_round(plain_ms)
+
     def hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
         """What would have come of a lookup that was not used: costs nothing, teaches as much.
 
