@@ -12,7 +12,7 @@ EXPORTER := $(wildcard export/*.py export/*/*.py) specedge/contract.py specedge/
 .PHONY: help install demo test test-unit check format docs verify-full clean
 
 help:
-	@echo "make demo         export SmolLM2 (93 MB to fetch) and show plain and speculative decoding"
+	@echo "make demo         export SmolLM2 (93 MB to fetch), probe it, and decode plainly and speculatively"
 	@echo "make test         unit tests, and end-to-end ones on SmolLM2"
 	@echo "make test-unit    the tests that need no download"
 	@echo "make check        format, lint, types, generated docs; what CI checks"
@@ -39,6 +39,7 @@ bundles/%/specedge.json: configs/%.toml $(EXPORTER)
 
 demo: $(RUNS)
 	$(MAKE) --no-print-directory bundles/$(DEMO)/specedge.json
+	$(BIN)/specedge probe bundles/$(DEMO) --budget 40
 	$(BIN)/python bench/demo.py bundles/$(DEMO)
 
 test: $(DEVELOPS)

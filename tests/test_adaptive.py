@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from specedge.adaptive import DROWSY, NAP
 from specedge.contract import Ids
 from specedge.controller import Controller
 from specedge.engines.fake import agreeing, hashed
@@ -505,3 +506,42 @@ def test_a_seeded_sample_does_not_depend_on_what_the_policy_makes_of_it(
 
 def test_padding_is_nobodys_name():
     assert PADDING not in (DraftModelProposer.name, NgramProposer.name, "")
+
+
+def test_rounds_with_nothing_to_weigh_are_cut_short_and_their_tokens_counted(clock, monkeypatch):
+    desk = desk_of(clock, CHEAP)
+    policy = desk.adaptive.policy
+    assert policy is not None
+    weighed, choose = [], policy.choose
+
+    def counting(*given: object):
+        weighed.append(policy.now)
+        return choose(*given)
+
+    monkeypatch.setattr(policy, "choose", counting)
+    ran = desk.run(PROMPT, 300)
+    assert ran.tokens == desk.oracle(PROMPT, 300)
+    assert not ran.metrics.proposed
+    assert len(weighed) <= DROWSY + len(ran.rounds) / (NAP + 1) + 3
+    # every token is heard of at last, those of the rounds before it
+    assert weighed == sorted(set(weighed))
+    assert weighed[-1] >= len(ran.rounds) - 2 * NAP
+    desk.run(PROMPT, 40)
+    assert policy.account.plain_ms > 320 * CHEAP[1]
+
+
+def test_a_draft_that_comes_while_nothing_is_weighed_is_used_at_once(clock):
+    """Twenty tokens that were never there before, then the first of them again."""
+    fresh = list(range(100, 160))
+    desk = desk_of(clock, CHEAP)
+    desk.run(PROMPT, 60)
+
+    def rule(tokens: Ids) -> int:
+        place = len(tokens) - len(PROMPT)
+        return fresh[place % len(fresh)]
+
+    desk.target.rule = rule
+    ran = desk.run(PROMPT, 200)
+    drafted = next(number for number, done in enumerate(ran.rounds, 1) if done.drafted)
+    assert drafted <= len(fresh) + 2
+    assert ran.tokens == [fresh[i % len(fresh)] for i in range(200)]
