@@ -78,7 +78,8 @@ def command(
 
     A run with the same settings uses the record, and keeps watching. The record lies in
     BUNDLE/probes, or in the user's cache where that cannot be written. It is shown again until the
-    bundle, specedge, the engine, its settings or the machine change.
+    bundle, specedge, the engine, its settings or the machine change, other prompts are given, or
+    the budget is larger than one that was too small.
     """
     from specedge.cli._probe_tables import FEW_PASSES, decision_table, probe_tables, verdict_lines
     from specedge.cli._progress import reporting
