@@ -102,7 +102,7 @@ def main() -> int:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--proposer", choices=["ngram", "draft"], default="ngram")
-    parser.add_argument("--k", type=int, nargs="+", default=[0, 4, 15, AUTO], help="draft lengths; -1: auto")
+    parser.add_argument("--k", type=int, nargs="+", default=[0, 4, 15, AUTO], help="K; -1: auto")
     parser.add_argument("--tokens", type=int, default=256, help="tokens a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one object a line, all runs in it")

@@ -21,7 +21,6 @@ from specedge.probe.replay import (
     calibrate,
     draft_offers,
     lookup_offers,
-    lookup_rounds,
     places,
     replay,
 )
@@ -100,7 +99,7 @@ def test_lookups_replay_as_they_run(prompt, output, k, shortest, extra):
     got = replay(lookup_offers(prompt, output, lookup), k)
     assert list(got.rounds) == ran.rounds
     assert Prices(LOOKUPS_ONLY).rounds_ms(got, drafts=False) == pytest.approx(ran.target_ms)
-    assert lookup_rounds(prompt, output, lookup, k).rounds == got.rounds
+    assert replay(lookup_offers(prompt, output, lookup, k), k).rounds == got.rounds
 
 
 @settings(deadline=None)
@@ -137,7 +136,7 @@ def test_a_short_lookup_begins_the_longest_one(tokens, shortest, k):
 
 def test_a_loop_shorter_than_the_draft_is_replayed_as_it_runs():
     prompt, output = [1, 2, 3, 1, 2, 3], [1, 2, 3] * 8
-    got = lookup_rounds(prompt, output, NgramProposer(2, 4), 7)
+    got = replay(lookup_offers(prompt, output, NgramProposer(2, 4), 7), 7)
     assert got.rounds == ((1, 7, 7), (9, 7, 7), (17, 6, 6))
     assert list(got.rounds) == really(prompt, output, 7, NgramProposer(2, 4)).rounds
 

@@ -38,11 +38,6 @@ class Account:
         """What may be lost now. Negative: nothing, until it is earned back."""
         return self._share * self.plain_ms - self.excess_ms
 
-    @property
-    def excess_share(self) -> float:
-        """Excess as a share of plain time; 0 before the first token."""
-        return self.excess_ms / self.plain_ms if self.plain_ms else 0.0
-
     def may_grant(self) -> bool:
         """Nothing lent is open: everything spent so far has been won back."""
         return self.excess_ms <= 0

@@ -158,13 +158,6 @@ def replay(offers: Offers, k: int) -> Replay:
     return Replay(k, offers, tuple(rounds))
 
 
-def lookup_rounds(
-    prompt_ids: Sequence[int] | Ids, output_ids: Sequence[int] | Ids, lookup: Lookup, k: int
-) -> Replay:
-    """`replay` of `lookup_offers`, for a single K."""
-    return replay(lookup_offers(prompt_ids, output_ids, lookup, k), k)
-
-
 def places(replays: Iterable[Replay], longest: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """By place in the draft: how many drafts came to it, and how many stood there.
 
