@@ -271,7 +271,7 @@ def test_a_bundle_without_a_template_is_given_plain_text(tmp_path, ask, two, des
     assert ask(path).record.findings.complete
     prompts(two, {"messages": [{"role": "user", "content": "hello"}]})
     opened = desk.calls
-    with pytest.raises(PromptError, match=r'two\.jsonl line 1: "messages" need a chat template'):
+    with pytest.raises(PromptError, match=r'two\.jsonl, line 1: "messages" need a chat template'):
         ask(path)
     assert desk.calls == opened
 
@@ -282,8 +282,8 @@ def test_prompts_that_do_not_fit_are_left_out_by_file_and_line(pair, ask, two, d
     )
     probed = ask(pair)
     assert [line.partition(":")[0] for line in probed.left_out] == [
-        "two.jsonl line 2",
-        "two.jsonl line 4",
+        "two.jsonl, line 2",
+        "two.jsonl, line 4",
     ]
     assert "the context of 256 leaves 255 beside 1" in probed.left_out[0]
     assert probed.record.findings.workloads == ("user", "b")
@@ -294,7 +294,7 @@ def test_prompts_that_do_not_fit_are_left_out_by_file_and_line(pair, ask, two, d
 def test_a_context_too_small_for_every_prompt_is_an_error_before_anything_is_measured(
     pair, ask, desk
 ):
-    with pytest.raises(PromptError, match=r"prompts fits: two\.jsonl line 1: ") as error:
+    with pytest.raises(PromptError, match=r"prompts fits: two\.jsonl, line 1: ") as error:
         ask(pair, context=8)
     assert "\n" not in str(error.value)
     assert desk.calls == 0
@@ -307,7 +307,7 @@ def test_a_context_too_small_for_every_prompt_is_an_error_before_anything_is_mea
         ([], "two.jsonl: it holds no prompt"),
         ([{"prompt": "ok"}, {"prompt": ""}], 'two.jsonl, line 2: "prompt" is empty'),
         ([{"prompt": "ok"}, "no json"], "two.jsonl, line 2: invalid JSON"),
-        ([{"prompt": "ok"}, {"prompt": "a <tool> b"}], "two.jsonl line 2: .*no token '<tool>'"),
+        ([{"prompt": "ok"}, {"prompt": "a <tool> b"}], "two.jsonl, line 2: .*no token '<tool>'"),
     ],
 )
 def test_a_file_of_prompts_that_cannot_be_used_is_one_line_with_its_place(

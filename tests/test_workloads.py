@@ -122,13 +122,13 @@ def test_a_file_gives_its_classes_in_order_of_first_appearance(write):
         Workload(
             "mail",
             (
-                WorkloadPrompt((user,), "Fix: teh", "my.jsonl line 1"),
-                WorkloadPrompt(({"role": "user", "content": kept},), kept, "my.jsonl line 6"),
+                WorkloadPrompt((user,), "Fix: teh", "my.jsonl, line 1"),
+                WorkloadPrompt(({"role": "user", "content": kept},), kept, "my.jsonl, line 6"),
             ),
             source,
         ),
-        Workload("code", (WorkloadPrompt(None, "def f(x):\n", "my.jsonl line 3"),), source),
-        Workload("user", (WorkloadPrompt(chat, None, "my.jsonl line 5"),), source),
+        Workload("code", (WorkloadPrompt(None, "def f(x):\n", "my.jsonl, line 3"),), source),
+        Workload("user", (WorkloadPrompt(chat, None, "my.jsonl, line 5"),), source),
     )
     assert read(str(path)) == read(path)
 
@@ -140,7 +140,7 @@ def test_a_prompt_goes_through_the_template_where_there_is_one(write):
     assert prompt.given(has_template=False) == "a"
     assert text.given(has_template=True) == text.given(has_template=False) == "b"
     assert messages.given(has_template=True) == [{"role": "user", "content": "c"}]
-    with pytest.raises(PromptError, match=r"my\.jsonl line 3: .* no"):
+    with pytest.raises(PromptError, match=r"my\.jsonl, line 3: .* no"):
         messages.given(has_template=False)
 
 
@@ -299,9 +299,9 @@ def test_any_bytes_give_workloads_or_a_refusal_and_nothing_else(raw, tmp_path_fa
     ("tokens", "context", "room"), [(1, 8, 7), (8, 8, 0), (4000, 4096, 96), (1, 1, 0)]
 )
 def test_a_prompt_that_leaves_the_room_fits_and_one_token_more_does_not(tokens, context, room):
-    prompt = WorkloadPrompt(None, "x", "my.jsonl line 12")
+    prompt = WorkloadPrompt(None, "x", "my.jsonl, line 12")
     fits(prompt, tokens, context, room)
-    with pytest.raises(PromptError, match=r"^my\.jsonl line 12: the prompt has "):
+    with pytest.raises(PromptError, match=r"^my\.jsonl, line 12: the prompt has "):
         fits(prompt, tokens + 1, context, room)
 
 

@@ -68,7 +68,7 @@ def read(path: str | Path) -> tuple[Workload, ...]:
             raise PromptError(
                 f"{path}, line {number}: more than {MAX_PROMPTS:,} prompts; keep a sample of them"
             )
-        name, prompt = _entry(item, f"{path}, line {number}", f"{path.name} line {number}")
+        name, prompt = _entry(item, f"{path}, line {number}", f"{path.name}, line {number}")
         classes.setdefault(name, []).append(prompt)
     if not classes:
         raise PromptError(

@@ -14,7 +14,7 @@ class WorkloadPrompt:
     Args:
         messages: for the chat template; each has "role" and "content".
         text: continued as it is. With `messages` beside it: only where there is no template.
-        where: for a person, "my.jsonl line 12" or "built in, chat 7".
+        where: for a person, "my.jsonl, line 12" or "built in, chat 7".
     """
 
     messages: tuple[dict[str, str], ...] | None
