@@ -10,9 +10,7 @@ Models of the same bundle add up; bundles are told apart by the label `bundle`.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from itertools import accumulate
 from math import isinf
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from specedge.counters import Counters
 from specedge.errors import SpecedgeError
 from specedge.metric_families import Family, Probed, families, probe_families
+from specedge.replacing import write_file
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -98,21 +97,32 @@ def write(text: str, path: str | os.PathLike[str]) -> None:
         SpecedgeError: the file cannot be written.
     """
     path = Path(path)
-    # not ".prom": the collector must not read it half written
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-    except BaseException as error:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            scratch.unlink()
-        if isinstance(error, OSError):
-            why = error.strerror or error
-            raise SpecedgeError(
-                f"{path}: metrics cannot be written: {why}; name a file in a folder that exists "
-                "and is writable"
-            ) from error
-        raise
+        write_file(path, text)
+    except OSError as error:
+        raise _refused(path, error.strerror or str(error)) from error
+
+
+def check_place(path: Path) -> None:
+    """What can be known before there is a text, and the library that makes one.
+
+    Raises:
+        SpecedgeError: the path is a folder, its folder is missing, or prometheus-client is.
+    """
+    _require_client()
+    try:
+        is_folder, has_folder = path.is_dir(), path.parent.is_dir()
+    except OSError as error:
+        raise _refused(path, error.strerror or str(error)) from error
+    if is_folder or not has_folder:
+        raise _refused(path, "it is a folder" if is_folder else f"there is no {path.parent}")
+
+
+def _refused(path: Path, why: str) -> SpecedgeError:
+    return SpecedgeError(
+        f"{path}: metrics cannot be written: {why}; name a file in a folder that exists and is "
+        "writable"
+    )
 
 
 def _require_client() -> None:

@@ -234,7 +234,7 @@ def test_prompts_that_do_not_fit_are_named_a_few_at_a_time(said, pair, two):
         ("", "two.jsonl: it holds no prompt"),
         ('{"prompt": "fine"}\n{"prompt": ""}\n', 'two.jsonl, line 2: "prompt" is empty'),
         ('{"prompt": "fine"}\nhello\n', "two.jsonl, line 2: invalid JSON at character 1"),
-        (f'{{"prompt": "{"x" * 300}"}}\n', "not one of 1 prompts fits: two.jsonl line 1: "),
+        (f'{{"prompt": "{"x" * 300}"}}\n', "not one of 1 prompts fits: two.jsonl, line 1: "),
         ('{"prompt": "fine", "class": "ours"}\n', "class: no workload 'chat'; there are ours"),
     ],
 )
@@ -320,6 +320,16 @@ def test_a_page_that_has_no_place_is_refused_before_anything_is_measured(said, p
         assert (code, out) == (1, "")
         assert err.startswith("error: report: ")
         assert why in err
+    assert not (pair / "probes").exists()
+
+
+def test_metrics_that_have_no_place_are_refused_before_anything_is_measured(
+    said, pair, two, tmp_path
+):
+    for place in (tmp_path / "no" / "x.prom", tmp_path, tmp_path / ("x" * 300)):
+        code, out, err = said("probe", pair, *QUICK, "--prompts", two, "--prometheus", place)
+        assert (code, out) == (1, "")
+        assert "metrics cannot be written" in err
     assert not (pair / "probes").exists()
 
 

@@ -442,6 +442,8 @@ def test_a_file_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path):
         with pytest.raises(SpecedgeError, match="metrics cannot be written") as caught:
             prometheus.write("text\n", path)
         assert "\n" not in str(caught.value)
+        with pytest.raises(SpecedgeError, match="metrics cannot be written"):
+            prometheus.check_place(path)
     assert os.listdir(tmp_path) == ["folder.prom"]
 
 
@@ -450,6 +452,7 @@ def test_without_the_library_one_line_names_the_extra(monkeypatch):
     for call in (
         lambda: prometheus.text(Counters()),
         lambda: prometheus.collector(),
+        lambda: prometheus.check_place(Path("x.prom")),
         lambda: prometheus.probe_text(Stored(), "tiny"),
     ):
         with pytest.raises(SpecedgeError, match=r"pip install 'specedge\[metrics\]'"):

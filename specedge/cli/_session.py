@@ -35,7 +35,7 @@ def open_model(bundle: Path, options: Mapping[str, Any]) -> Iterator[Model]:
     if file is not None:
         from specedge import prometheus
 
-        prometheus.text()  # what is not installed shows before anything is loaded
+        prometheus.check_place(file)  # before anything is loaded
     with load(bundle, **{name: options[name] for name in _LOADING}) as model:
         try:
             yield model

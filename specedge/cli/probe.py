@@ -91,7 +91,7 @@ def command(
     if prometheus is not None:
         from specedge import prometheus as exporter
 
-        exporter.text()  # what is not installed shows before anything is measured
+        exporter.check_place(prometheus)  # before anything is measured
     with reporting() as progress:
         progress.stage(f"opening {bundle}")
         stages = _Percent(progress, f"measuring for at most {budget:g} s")

@@ -8,7 +8,6 @@ is no error: it is said why, and the measurement is made again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from specedge.errors import ProbeError
 from specedge.probe.curves import CostCurves, PlanName
 from specedge.probe.findings import Findings
 from specedge.probe.fingerprint import Fingerprint, changed, short_hash
+from specedge.replacing import replace_file
 
 SCHEMA = 2
 FOLDER = "probes"
@@ -107,25 +107,15 @@ def store(bundle: Bundle, record: Record) -> Path:
     for folder in folders(bundle):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return _write(folder / f"{record.hash}.json", text)
+            path = folder / f"{record.hash}.json"
+            replace_file(path, text)
+            return path
         except OSError as error:
             failures.append(f"{folder}: {error.strerror or error}")
     raise ProbeError(
         f"the record cannot be kept ({'; '.join(failures)}); make one of them writable, or set "
         "SPECEDGE_CACHE to a folder that is"
     )
-
-
-def _write(path: Path, text: str) -> Path:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-    except BaseException:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            scratch.unlink()
-        raise
-    return path
 
 
 def _read(path: Path, bundle: Bundle) -> Record | str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from specedge.errors import ProbeError
+from specedge.replacing import write_file
 
 
 def write(path: Path, html: str) -> None:
@@ -17,10 +16,7 @@ def write(path: Path, html: str) -> None:
     """
     try:
         check_place(path)
-        if path.exists() and not path.is_file():
-            path.write_text(html, encoding="utf-8")
-        else:
-            _replace(path.resolve(), html)  # a link stays a link
+        write_file(path, html)
     except OSError as error:
         raise _refused(path, error) from None
 
@@ -45,14 +41,3 @@ def _refused(path: Path, error: OSError) -> ProbeError:
     return ProbeError(
         f"report: {path}: cannot be written: {error.strerror or error}; name a file elsewhere"
     )
-
-
-def _replace(path: Path, html: str) -> None:
-    scratch = path.with_name(f".{path.name[:200]}.{os.getpid()}")
-    try:
-        scratch.write_text(html, encoding="utf-8", newline="\n")
-        scratch.replace(path)
-    except BaseException:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            scratch.unlink()
-        raise
