@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from specedge.bundle import Bundle
 from specedge.contract import Manifest
@@ -85,11 +86,14 @@ def load(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
     drafts = mode != "off" and length > 0
-    fits = fit(
+    room = partial(
+        fit,
         manifest,
         rows,
         budget=checked_memory(memory),
         available=available_bytes(),
+    )
+    fits = room(
         wants_draft=drafts and "draft" in names,
         lookups=any(name != "draft" for name in names),
         insists=mode == "on",
@@ -109,8 +113,10 @@ def load(
             )
         knowledge = None
         if mode == "auto" and length:
-            # a probe knows the draft, whether or not this run asks for it
-            parts = opener.fingerprint(target, with_draft=fits.keeps_draft or "draft" not in names)
+            # a probe knows the draft that the bundle asks for, whether or not this run does
+            probed = "draft" not in names and "draft" in defaults.proposers
+            with_draft = fits.keeps_draft or room(wants_draft=probed, lookups=True).keeps_draft
+            parts = opener.fingerprint(target, with_draft=with_draft)
             knowledge = Knowledge.of(bundle, parts)
             notes += knowledge.notes
             names = knowledge.allowed(names)

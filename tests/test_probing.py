@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 import specedge
 from probe_desk import Desk, bundle, dear, install, prompts
 from specedge import opening
+from specedge.bundle import Bundle
 from specedge.errors import BundleError, EngineError, OptionError, PromptError
+from specedge.memory import plan
 from specedge.probe import probing
 from specedge.probe.probing import Probed, probe
 from specedge.probe.record import NO_RECORD, Record
-from tiny import byte_tokenizer, edit_manifest
+from tiny import byte_tokenizer, edit_manifest, write_bundle
 
 pytestmark = pytest.mark.usefixtures("private_cache", "desk")
 
@@ -174,6 +177,14 @@ def test_a_draft_that_cannot_be_opened_is_left_out_with_a_note(pair, ask, monkey
     assert probed.notes == ("the draft model was left out: its graph does not load",)
     assert probed.record.curves.draft is None
     assert {finding.proposer for finding in probed.record.findings.findings} == {"ngram"}
+    with load(pair) as model:  # which leaves it out too
+        assert any(note.startswith("the probe says: ") for note in model.notes)
+    monkeypatch.setattr(opening.registry, "create", create)
+    again = ask(pair)
+    assert again.measured
+    assert again.reason.endswith("made while the draft model did not load")
+    assert again.record.curves.draft is not None
+    assert not ask(pair).measured
 
 
 @pytest.mark.parametrize(
@@ -330,6 +341,18 @@ def narrow(path: Path) -> None:
     edit_manifest(path, **said)
 
 
+def test_prompts_are_read_once_so_that_a_pipe_will_do(pair, ask, tmp_path):
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    text = '{"prompt": "hello"}\n'
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    try:
+        assert ask(pair, prompts=pipe).measured
+    finally:
+        writer.join()
+
+
 def test_class_names_may_be_of_any_script(pair, ask, two):
     prompts(two, {"prompt": "hé", "class": "Übersetzen 翻訳"}, {"prompt": "ho", "class": "שיחה 🙂"})
     findings = ask(pair, classes=["שיחה 🙂"]).record.findings
@@ -357,6 +380,26 @@ def test_a_run_says_what_the_probe_decided(pair, ask, twelve):
     assert said in result.speculation.reason
     assert result.text == ("abcdefghijklmnopqrstuvwxyz" * 2)[3:43]
     assert result.speculation.on
+
+
+@pytest.mark.parametrize("asked", [None, ["ngram"], ["ngram", "draft"]])
+def test_a_bundle_that_leaves_its_draft_out_has_its_probe_heard(tmp_path, ask, asked):
+    pair = write_bundle(tmp_path / "pair", draft=True, speculation={"proposers": ["ngram"]})
+    probed = ask(pair)
+    assert probed.record.curves.draft is None
+    with load(pair, proposers=asked) as model:
+        heard = any(note.startswith("the probe says: ") for note in model.notes)
+    assert heard == ("draft" not in (asked or []))  # of a draft it knows nothing
+
+
+def test_a_run_of_lookups_hears_a_probe_whose_draft_did_not_fit(pair, ask):
+    target = Bundle.open(pair).manifest.target
+    sizes = {"context": target.context, "max_verify": target.max_verify}
+    alone = plan(target, None, **sizes, budget=None).total
+    probed = ask(pair, memory=alone)
+    assert probed.record.curves.draft is None
+    with load(pair, memory=alone, proposers=["ngram"]) as model:
+        assert any(note.startswith("the probe says: ") for note in model.notes)
 
 
 def test_what_no_class_gains_from_is_ruled_out_and_its_draft_is_not_opened(pair, ask, twelve, desk):

@@ -15,7 +15,7 @@ from specedge.encoding import Encoder
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, ProbeError, PromptError, ProposerError
 from specedge.loading import check_threads, checked_context
-from specedge.memory import checked_memory, fit
+from specedge.memory import Fit, checked_memory, fit
 from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
 from specedge.probe import fingerprint
@@ -100,15 +100,19 @@ def probe(
     bundle = Bundle.open(path)
     rows = checked_context(context, bundle.manifest)
     check_threads(threads)
-    workloads = _workloads(prompts, classes)
+    every = builtin() if prompts is None else read(Path(prompts))
+    workloads = _asked(every, classes)
     opener = Opener(bundle, engine, threads, rows, exact)
     notes = _unheard(bundle.manifest.speculation)
     try:
-        with _engines(opener, memory, notes) as (target, draft):
-            parts = opener.fingerprint(target, with_draft=draft is not None)
+        with _engines(opener, memory, notes) as (target, draft, fits):
+            # a run asks for its record before it has opened a draft
+            parts = opener.fingerprint(target, with_draft=fits.keeps_draft)
             found = find(bundle, parts)
             known = found.record
             reason = found.reason or "asked for"
+            if known is not None and draft is not None and known.curves.draft is None:
+                known, reason = None, f"{found.path}: made while the draft model did not load"
             if known is not None and not again:
                 reason = untried(known, workloads, prompts is None and not classes, budget_s)
                 if not reason:
@@ -119,7 +123,6 @@ def probe(
             curves, findings, left_out = run(
                 None if known is None or again else known.curves, notes
             )
-            every = _workloads(prompts, ())
             if known is not None and known.findings is not None:
                 findings = merged(known.findings, findings)
             record = Record.of(parts, curves, concluded(findings, every))
@@ -136,10 +139,7 @@ def probe(
     return Probed(record, kept, True, reason, tuple(notes), left_out, bundle.manifest.name)
 
 
-def _workloads(
-    prompts: str | os.PathLike[str] | None, classes: Sequence[str]
-) -> tuple[Workload, ...]:
-    found = builtin() if prompts is None else read(Path(prompts))
+def _asked(found: tuple[Workload, ...], classes: Sequence[str]) -> tuple[Workload, ...]:
     names = [workload.name for workload in found]
     for name in classes:
         if name not in names:
@@ -294,7 +294,7 @@ def _watts(meter: Meter) -> float | None:
 @contextmanager
 def _engines(
     opener: Opener, memory: str | int | None, notes: list[str]
-) -> Iterator[tuple[Engine, Engine | None]]:
+) -> Iterator[tuple[Engine, Engine | None, Fit]]:
     """Target and draft as `specedge.load` opens them for a run that uses both."""
     manifest = opener.bundle.manifest
     names = manifest.speculation.proposers
@@ -319,4 +319,4 @@ def _engines(
                 stack.callback(draft.close)
         target = opener.target(takes_turns=draft is not None)
         stack.callback(target.close)
-        yield target, draft
+        yield target, draft, fits
