@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import specedge
 from commands import alphabet, runner
+from specedge.cli._output import describe
 from tiny import byte_tokenizer, edit_manifest, write_bundle
 
 PROMPT = "hello world"
@@ -59,6 +62,15 @@ def test_a_repeating_text_shows_accepted_drafts(said, bundle):
 def test_speculation_that_is_off_says_why(said, bundle):
     err = said(*fake(bundle, PROMPT, "--max-tokens", "4", "--speculation", "off"))[2]
     assert "speculation off: turned off by request" in err
+
+
+def test_what_is_off_is_said_to_be_so_once(bundle):
+    with specedge.load(bundle, engine="fake") as model:
+        result = model.generate(PROMPT, max_tokens=4)
+    state = replace(result.speculation, on=False, reason="speculation off: it did not pay")
+    assert describe(replace(result, speculation=state)).endswith(
+        "; speculation off: it did not pay"
+    )
 
 
 def test_no_stats_leaves_stderr_empty(said, bundle):

@@ -118,5 +118,6 @@ def describe(result: Result) -> str:
     elif speculation.on and metrics.rounds:
         line += ": nothing was drafted"
     if not speculation.on:
-        line += f": {speculation.reason}" if not metrics.proposed else f"; {speculation.reason}"
+        reason = speculation.reason.removeprefix("speculation off: ")
+        line += f"; {reason}" if metrics.proposed else f": {reason}"
     return line
