@@ -221,7 +221,7 @@ def test_prompts_that_do_not_fit_are_named_a_few_at_a_time(said, pair, two):
     prompts(two, {"prompt": "hello"}, *({"prompt": "x" * 300} for _ in range(5)))
     code, _, err = said("probe", pair, *QUICK, "--prompts", two)
     assert code == 0
-    said_so = lines(err, "note: left out: two.jsonl line ")
+    said_so = lines(err, "note: left out: two.jsonl, line ")
     assert [line.split()[5].rstrip(":") for line in said_so] == ["2", "3", "4"]
     assert "note: 2 more prompts were left out; --json names them all" in err
     shown = json.loads(said("probe", pair, *QUICK, "--prompts", two, "--again", "--json")[1])

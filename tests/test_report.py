@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from math import log
@@ -278,7 +279,7 @@ def test_doubts_stand_in_a_box_and_only_where_there_are_any():
     assert "Read with care" not in read(samples.page()).text
     text = read(samples.troubled()).text
     for doubt in (
-        "Incomplete: the budget ended the calibration after 40 s.",
+        "Incomplete: the budget ended the calibration after 40 s; a larger one tells more.",
         "1 of 24 speculative texts differed from the plain one",
         "Not steady: core clock fell from 3700 to 2100 MHz after 22 s",
         "Not steady: power mode 15W -> 7W",
@@ -361,7 +362,19 @@ def test_the_largest_measured_speed_is_named_with_its_workload():
         key=lambda each: each.measured.gain,
     )
     where = f"{best.workload}, {best.proposer}, K={best.best_k}"
-    assert f"largest measured speed{best.measured.gain:.2f}x{where}" in text
+    said = f"largest measured speed{best.measured.gain:.2f}x{where}"
+    assert said in text
+    assert f"{said}, of " not in text
+
+
+def test_a_largest_measured_speed_without_an_interval_says_on_how_little_it_rests():
+    page = samples.page()
+    few = Estimate(gain=9.0, prompts=1)
+    first, *rest = page.findings.findings
+    first = first.model_copy(update={"best_k": 3, "measured": few})
+    findings = page.findings.model_copy(update={"findings": (first, *rest)})
+    text = read(replace(page, findings=findings)).text
+    assert f"9.00x{first.workload}, {first.proposer}, K=3, of 1 paired run only" in text
 
 
 def _costs_of(row):

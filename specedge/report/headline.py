@@ -101,6 +101,8 @@ def _tiles(page: Page) -> list[Markup]:
             best = max(live, key=lambda each: each.measured.gain if each.measured else 0)
             assert best.measured is not None
             where = f"{best.workload}, {best.proposer}, K={best.best_k}"
+            if best.measured.low is None:
+                where += f", of {counted(best.measured.prompts, 'paired run')} only"
             tiles.append(_tile(times(best.measured.gain), "largest measured speed", where))
         if findings.texts_compared:
             tiles.append(

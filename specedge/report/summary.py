@@ -95,7 +95,9 @@ def reservations(findings: Findings) -> tuple[str, ...]:
     said = []
     if not findings.complete:
         took = seconds(findings.seconds)
-        said.append(f"Incomplete: the budget ended the calibration after {took}.")
+        said.append(
+            f"Incomplete: the budget ended the calibration after {took}; a larger one tells more."
+        )
     unequal = findings.texts_compared - findings.texts_equal
     if unequal > 0:
         said.append(
