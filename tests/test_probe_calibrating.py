@@ -317,23 +317,6 @@ def test_whatever_happens_slots_are_given_back_and_engines_stay_open(error, call
     assert (bench.target.open_slots, bench.draft.open_slots) == (0, 0)
 
 
-def test_a_slot_that_was_lent_is_not_given_back():
-    bench = Bench()
-    slot = bench.target.new_slot()
-    rig = Rig(
-        bench.target,
-        None,
-        Watch(bench.clock),
-        eos_ids=frozenset(),
-        tokens=4,
-        ngrams=(2, 4),
-        slot=slot,
-    )
-    with rig:
-        rig.prefill(prompt_of(3))
-    assert bench.target.open_slots == 1
-
-
 @pytest.mark.parametrize("step_s", [0.0, -1.0, float("nan")])
 def test_a_clock_that_stands_still_or_goes_back_is_not_believed(step_s):
     bench = Bench()

@@ -175,18 +175,17 @@ def test_a_draft_is_measured_for_one_token_and_for_its_backlog():
 
 
 @pytest.mark.parametrize(
-    ("plan", "context", "pasts"),
+    ("context", "pasts"),
     [
-        ("startup", 4096, (128, 4080)),
-        ("full", 4096, (128, 512, 2048, 4080)),
-        ("full", 2048, (128, 512, 2032)),
-        ("full", 64, (8, 32, 48)),
-        ("startup", 17, (1,)),
-        ("startup", 16, (0,)),
+        (4096, (128, 512, 2048, 4080)),
+        (2048, (128, 512, 2032)),
+        (64, (8, 32, 48)),
+        (17, (1,)),
+        (16, (0,)),
     ],
 )
-def test_pasts_reach_from_a_short_text_to_the_end_of_the_context(plan, context, pasts):
-    assert buckets(plan, context, 16) == pasts
+def test_pasts_reach_from_a_short_text_to_the_end_of_the_context(context, pasts):
+    assert buckets(context, 16) == pasts
 
 
 def test_what_is_measured_is_what_the_engine_takes():
@@ -377,5 +376,5 @@ def test_a_touched_slot_holds_nothing_that_was_written():
 
 def test_delays_of_a_real_clock_are_seen():
     target = FakeEngine(fake_spec(max_verify=2), delay_ms=2.0)
-    curves = measure(target, plan="startup", budget_s=0.05)
+    curves = measure(target, budget_s=0.05)
     assert 2.0 <= curves.target.cost_ms(1, 0) < 50

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specedge.contract import Ids
-from specedge.engines.base import Engine, Slot
+from specedge.engines.base import Engine
 from specedge.errors import PromptError
 from specedge.probe import replay
 from specedge.probe.classes import Check, Plan, PromptClass
@@ -67,7 +67,6 @@ def calibrate(
     tokens: int = TOKENS,
     clock: Clock = time.perf_counter,
     meter: Meter | None = None,
-    slot: Slot | None = None,
     report: Report | None = None,
 ) -> Calibrated:
     """Find out where which proposer pays.
@@ -87,7 +86,6 @@ def calibrate(
         tokens: most of a prompt's output, 2 or more.
         clock: of durations and budget.
         meter: read around every timed run.
-        slot: of `target`, whose rows are overwritten; None: a new one for the time being.
         report: told the used share of the budget after each prompt.
 
     Raises:
@@ -108,7 +106,6 @@ def calibrate(
         tokens=tokens,
         ngrams=ngrams,
         meter=meter,
-        slot=slot,
     )
     with rig:
         prompts, left_out = encoded(workloads, encode, rig.context)

@@ -62,7 +62,7 @@ def backlog_widths(plan: PlanName, widest: int) -> tuple[int, ...]:
     return tuple(sorted({*(n for n in BACKLOG if n <= widest), widest}))
 
 
-def buckets(plan: PlanName, context: int, widest: int) -> tuple[int, ...]:
+def buckets(context: int, widest: int) -> tuple[int, ...]:
     """P to measure: a short past, the longest that `widest` new tokens fit after, and between."""
     deepest = context - widest
     past = min(SHALLOW, max(1, context // 8))
@@ -70,7 +70,7 @@ def buckets(plan: PlanName, context: int, widest: int) -> tuple[int, ...]:
         return (deepest,)
     chosen = [past]
     # the last but one is not close before the last
-    while plan == "full" and past * BUCKET_RATIO * 3 <= deepest * 2:
+    while past * BUCKET_RATIO * 3 <= deepest * 2:
         past *= BUCKET_RATIO
         chosen.append(past)
     return (*chosen, deepest)
@@ -89,7 +89,6 @@ def measure(
     target: Engine,
     draft: Engine | None = None,
     *,
-    plan: PlanName = "full",
     budget_s: float = 60.0,
     clock: Clock = time.perf_counter,
     seed: int = 0,
@@ -102,7 +101,6 @@ def measure(
     Args:
         target: calls score all rows, as a verification does.
         draft: calls score the last row.
-        plan: which points.
         budget_s: seconds; measuring ends earlier once every median is known to CONVERGED. One that
             does not hold THIN_AT passes is spent on the few points of a start.
         clock: of the durations and of the budget.
@@ -117,7 +115,7 @@ def measure(
     check_budget(budget_s)
     watch = Watch(clock)
     began = watch.now()
-    with _lane(target, "target", plan) as first, _lane(draft, "draft", plan) as second:
+    with _lane(target, "target") as first, _lane(draft, "draft") as second:
         lanes = [lane for lane in (first, second) if lane is not None]
         for lane in lanes:
             lane.warm_up()
@@ -143,7 +141,7 @@ def measure(
                 converged = passes >= FEWEST_PASSES and all(lane.converged for lane in lanes)
         assert first is not None, "the target has a lane"
         return CostCurves(
-            plan=plan,
+            plan="full",
             target=first.curve(),
             draft=None if second is None else second.curve(),
             passes=passes,
@@ -246,9 +244,7 @@ class _Lane:
 
 
 @contextmanager
-def _lane(
-    engine: Engine | None, role: Literal["target", "draft"], plan: PlanName
-) -> Iterator[_Lane | None]:
+def _lane(engine: Engine | None, role: Literal["target", "draft"]) -> Iterator[_Lane | None]:
     """A slot with its points, for as long as it is measured in."""
     if engine is None:
         yield None
@@ -259,11 +255,11 @@ def _lane(
         context = slot.context
         if role == "target":
             widest = min(engine.spec.max_verify, context)
-            widths = target_widths(plan, widest, engine.width_step)
+            widths = target_widths("full", widest, engine.width_step)
         else:
             widest = max(1, min(engine.prefill_chunk, context // 2))
-            widths = backlog_widths(plan, widest)
-        pasts = buckets(plan, context, widths[-1])
+            widths = backlog_widths("full", widest)
+        pasts = buckets(context, widths[-1])
         # any ids will do: a call costs the same whatever it reads
         tokens = (np.arange(widths[-1], dtype=np.int64) * 7919) % engine.spec.vocab
         lane = _Lane(engine, role, slot, tokens)

@@ -19,7 +19,7 @@ import numpy as np
 
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Controller
-from specedge.engines.base import Engine, Slot
+from specedge.engines.base import Engine
 from specedge.errors import EngineError, ProbeError, ProposerError
 from specedge.loop import decode
 from specedge.metrics import Metrics
@@ -103,7 +103,6 @@ class Rig:
         tokens: most of a run's output, 1 or more.
         ngrams: shortest and longest match of lookups.
         meter: read before and after each timed run; None: energy is not counted.
-        slot: of `target`, overwritten; None: a new one.
 
     Raises:
         EngineError: a slot cannot be had.
@@ -119,7 +118,6 @@ class Rig:
         tokens: int,
         ngrams: tuple[int, int],
         meter: Meter | None = None,
-        slot: Slot | None = None,
     ) -> None:
         self._target = target
         self._watch = watch
@@ -132,8 +130,7 @@ class Rig:
             self._reader = self._proposers["draft"] = DraftModelProposer(_Lent(draft))
         self._rows = 1 if draft is None else draft.spec.max_verify
         self.plain_use, self.spec_use = Use(), Use()
-        self._owned = slot is None
-        self._slot = target.new_slot() if slot is None else slot
+        self._slot = target.new_slot()
         self.context = self._slot.context
         self._seq: Sequence | None = None  # what the target's slot holds
         self._prompt: Ids = np.empty(0, dtype=np.int64)
@@ -155,8 +152,7 @@ class Rig:
             for proposer in self._proposers.values():
                 proposer.close()
         finally:
-            if self._owned:
-                self._target.release(self._slot)
+            self._target.release(self._slot)
 
     def step_ms(self) -> float:
         """T(1) now: the median of some plain steps after the same rows as ever."""
