@@ -74,6 +74,12 @@ def load(
     rows = checked_context(context, manifest)
     length = _draft_length(draft_length, manifest, rows, mode)
     names = _proposers(defaults.proposers if proposers is None else proposers)
+    if mode == "on" and min(manifest.target.max_verify, rows) == 1:
+        raise OptionError(
+            f'speculation "on": a call verifies 1 token at most (max_verify '
+            f"{manifest.target.max_verify}, context {rows}), which leaves no room for a draft; "
+            'use "auto", or export with a larger export.max_verify and context'
+        )
     if mode == "on" and (length == 0 or not _usable(names, manifest)):
         raise OptionError(
             f'speculation "on": draft_length is {length} and of the proposers asked for '

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,14 +39,14 @@ CASES: list[tuple[int, ProposerSet]] = [
 @pytest.fixture(scope="module")
 def full(selfdraft: Path) -> Iterator[Model]:
     """Full precision, with lookup and its int4 copy as proposers."""
-    with specedge.load(selfdraft) as model:
+    with specedge.load(selfdraft, speculation="on") as model:
         yield model
 
 
 @pytest.fixture(scope="module")
 def small(smollm2: Path) -> Iterator[Model]:
     """int4, with lookup."""
-    with specedge.load(smollm2) as model:
+    with specedge.load(smollm2, speculation="on") as model:
         yield model
 
 
@@ -181,6 +183,27 @@ def test_a_self_draft_saves_calls_of_its_target(full: Model) -> None:
     assert result.metrics.acceptance_rate > 0.3
     assert result.metrics.rounds < 0.7 * len(result.tokens)
     assert set(result.metrics.proposers) <= {"draft", "ngram"}
+
+
+def test_a_run_that_was_never_probed_measures_says_the_same_and_leaves_a_record(
+    selfdraft: Path, full: Model, tmp_path: Path
+) -> None:
+    """In a folder of its own: of links, so that no weights are copied."""
+    folder = tmp_path / "linked"
+    ignored = shutil.ignore_patterns("probes")
+    shutil.copytree(selfdraft, folder, copy_function=os.link, ignore=ignored)
+    asked = [{"role": "user", "content": real.PROMPTS["chat"]}]
+    want = full.generate(asked, max_tokens=200, ignore_eos=True)
+    with specedge.load(folder, speculation="auto") as model:
+        got = model.generate(asked, max_tokens=200, ignore_eos=True, explain=True)
+    assert got.tokens == want.tokens
+    assert any(report.why == "measure" for report in got.rounds or ())
+    (record,) = (folder / "probes").glob("*.json")
+    assert json.loads(record.read_text())["curves"]["draft"]
+    with specedge.load(folder, speculation="auto") as model:
+        again = model.generate(asked, max_tokens=200, ignore_eos=True, explain=True)
+    assert again.tokens == want.tokens
+    assert not any(report.why == "measure" for report in again.rounds or ())
 
 
 def test_a_stop_string_ends_the_text_before_it(full: Model) -> None:

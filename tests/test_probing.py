@@ -249,7 +249,9 @@ def test_a_bundle_that_nobody_drafts_for_says_so_and_is_measured_once(tmp_path, 
 
 def test_a_bundle_that_verifies_one_token_is_measured_once(tmp_path, ask):
     path = bundle(tmp_path / "one", max_verify=1)
-    findings = ask(path).record.findings
+    probed = ask(path)
+    assert "does not ask a probe: a call verifies 1 token at most" in probed.notes[0]
+    findings = probed.record.findings
     assert all(not finding.expected for finding in findings.findings)
     assert not ask(path).measured
     assert says(path) == "defgh"

@@ -148,7 +148,7 @@ def choose_live(finding: Finding) -> int | None:
 
 def _best(expected: Sequence[Expected]) -> Expected | None:
     """Of the largest gain, the smallest K."""
-    return max(expected, key=lambda each: (each.estimate.gain, -each.k), default=None)
+    return max(expected, key=lambda each: (round(each.estimate.gain, 9), -each.k), default=None)
 
 
 def _ruled_out(findings: Sequence[Finding], classes: Sequence[str]) -> bool:

@@ -103,7 +103,7 @@ def probe(
     every = builtin() if prompts is None else read(Path(prompts))
     workloads = _asked(every, classes)
     opener = Opener(bundle, engine, threads, rows, exact)
-    notes = _unheard(bundle.manifest.speculation)
+    notes = _unheard(bundle.manifest.speculation, min(rows, bundle.manifest.target.max_verify))
     try:
         with _engines(opener, memory, notes) as (target, draft, fits):
             # a run asks for its record before it has opened a draft
@@ -147,9 +147,11 @@ def _asked(found: tuple[Workload, ...], classes: Sequence[str]) -> tuple[Workloa
     return tuple(each for each in found if not classes or each.name in classes)
 
 
-def _unheard(defaults: SpeculationDefaults) -> list[str]:
-    """Whether a run of this bundle asks what pays."""
+def _unheard(defaults: SpeculationDefaults, widest: int) -> list[str]:
+    """Whether a run of this bundle, with calls of `widest` tokens at most, asks what pays."""
     asks = []
+    if widest == 1:
+        asks.append("a call verifies 1 token at most, which leaves no room for a draft")
     if defaults.mode != "auto":
         asks.append(f'speculation is "{defaults.mode}"')
     if not defaults.draft_length:
