@@ -97,10 +97,12 @@ def test_verdict_lines_are_the_reason_each_proposer_and_the_doubts():
     best = "at best 3.37x (code editing, K=11)"
     assert good[:2] == [samples.REASON, f"ngram: pays for 4 of 5 workloads, open for 1, {best}"]
     assert good[2].startswith("draft: pays for 4 of 5 workloads, does not pay for 1, at best ")
-    assert len(good) == 3
+    said = "energy: 1.21 J a token plainly, 0.846 J with speculation (RAPL package-0)"
+    assert good[3:] == [said]
     troubled = samples.troubled().findings
     assert troubled is not None
     bad = verdict_lines(troubled)
+    assert "energy" not in "\n".join(bad)
     assert bad[1].startswith("ngram: ruled out; does not pay for 5 of 5 workloads, at best 0.99x")
     assert "note: 1 of 24 speculative texts differed from the plain one" in "\n".join(bad)
     assert "note: Not steady: power mode 15W -> 7W" in bad

@@ -9,7 +9,7 @@ from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.findings import Estimate, Finding, Findings
 from specedge.report.summary import FEW_PASSES as FEW_PASSES
 from specedge.report.summary import leading, reservations, standings
-from specedge.report.words import NOTHING, share, three_digits, times
+from specedge.report.words import NOTHING, joules, share, three_digits, times
 
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
 _STYLES = {"pays": "green", "does not pay": "red", "open": "yellow"}
@@ -44,11 +44,17 @@ def decision_table(findings: Findings) -> Table:
 
 
 def verdict_lines(findings: Findings) -> list[str]:
-    """The decision, a line for each proposer, then what casts doubt on them."""
+    """The decision, a line for each proposer, energy, then what casts doubt on them."""
     lines = [findings.reason]
     for each in standings(findings):
         said = each.sentence if each.state == "pays" else f"{each.state}; {each.sentence}"
         lines.append(f"{each.proposer}: {said}")
+    energy = findings.energy
+    if energy is not None:
+        said = f"energy: {joules(energy.plain)} a token plainly"
+        if energy.speculative is not None:
+            said += f", {joules(energy.speculative)} with speculation"
+        lines.append(f"{said} ({energy.source})")
     return lines + [f"note: {each}" for each in reservations(findings)]
 
 
