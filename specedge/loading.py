@@ -73,7 +73,7 @@ def load(
     mode = _mode(speculation, defaults.mode)
     rows = checked_context(context, manifest)
     length = _draft_length(draft_length, manifest, rows, mode)
-    names = _proposers(defaults.proposers if proposers is None else proposers)
+    names = checked_proposers(defaults.proposers if proposers is None else proposers)
     if mode == "on" and min(manifest.target.max_verify, rows) == 1:
         raise OptionError(
             f'speculation "on": a call verifies 1 token at most (max_verify '
@@ -231,7 +231,8 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _proposers(names: Sequence[str]) -> list[str]:
+def checked_proposers(names: Sequence[str]) -> list[str]:
+    """The same names. Raises OptionError for one that is unknown, or there twice."""
     if isinstance(names, str):
         names = names.split(",")
     for name in names:

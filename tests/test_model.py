@@ -565,6 +565,7 @@ def test_plain_decoding_has_its_reason(tiny_bundle, given, reason):
         ({"speculation": "maybe"}, "speculation: expected auto, on or off, found 'maybe'"),
         ({"proposers": ["ngrams"]}, "no proposer 'ngrams'; did you mean ngram?"),
         ({"proposers": ["ngram", "ngram"]}, "names one twice"),
+        ({"speculation": "on", "context": 1}, 'speculation "on": a call verifies 1 token at most'),
         ({"speculation": "on", "draft_length": 0}, 'speculation "on": draft_length is 0'),
         ({"speculation": "on", "proposers": ["draft"]}, r"\(draft\) this bundle can run none"),
         ({"speculation": "on", "proposers": []}, r"\(none\) this bundle can run none"),

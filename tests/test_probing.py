@@ -257,6 +257,15 @@ def test_a_bundle_that_verifies_one_token_is_measured_once(tmp_path, ask):
     assert says(path) == "defgh"
 
 
+@pytest.mark.parametrize("names", [["ngrams"], ["ngram", "ngram"]])
+def test_proposers_that_a_run_would_refuse_are_not_probed(tmp_path, ask, desk, names):
+    path = bundle(tmp_path / "odd", speculation={"proposers": names})
+    for refused in (ask, load):
+        with pytest.raises(OptionError, match=r"^proposers: "):
+            refused(path)
+    assert not desk.opened
+
+
 @pytest.mark.parametrize(
     ("given", "note"),
     [

@@ -14,7 +14,7 @@ from specedge.contract import Ids, SpeculationDefaults
 from specedge.encoding import Encoder
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, ProbeError, PromptError, ProposerError
-from specedge.loading import check_threads, checked_context
+from specedge.loading import check_threads, checked_context, checked_proposers
 from specedge.memory import Fit, checked_memory, fit
 from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
@@ -100,6 +100,7 @@ def probe(
     bundle = Bundle.open(path)
     rows = checked_context(context, bundle.manifest)
     check_threads(threads)
+    checked_proposers(bundle.manifest.speculation.proposers)
     every = builtin() if prompts is None else read(Path(prompts))
     workloads = _asked(every, classes)
     opener = Opener(bundle, engine, threads, rows, exact)
