@@ -119,7 +119,7 @@ class Adaptive:
         if found is None and self._policy is not None:
             found = self._by_policy(seq, limit, offered, drafter, backlog)
             self.asking = None
-        draft, choice = found or (NO_DRAFT, Choice(None, 0, "no room", 0.0, False, seq.n_cached))
+        draft, choice = found or (NO_DRAFT, Choice(None, 0, "no room", 0.0, seq.n_cached))
         for name, lookup in offered.items():
             if name == choice.proposer and self._policy is not None:
                 self._shadows.drop(name)

@@ -142,13 +142,13 @@ class Startup:
             outcomes = drafter.agreement(seq, min(JUDGED, drafter.engine.spec.max_verify))
             self._right, self._judged = sum(outcomes), len(outcomes)
             self._reading = backlog - 1
-            why = Choice(None, 0, "measure", 0.0, True, past, drafter=drafter.name)
+            why = Choice(None, 0, "measure", 0.0, past, drafter=drafter.name)
             return NO_DRAFT, why
         if self._draft_rounds == MOST_DRAFT_ROUNDS:
             return None
         self._draft_rounds += 1
         self._reading, self._drafted_after = 0, backlog
-        return drafter.propose(seq, 1), Choice(drafter.name, 1, "measure", 0.0, True, past)
+        return drafter.propose(seq, 1), Choice(drafter.name, 1, "measure", 0.0, past)
 
     def _wide(
         self, past: int, limit: int, left: int, offered: Mapping[str, Draft], seq: Sequence
@@ -158,16 +158,16 @@ class Startup:
         self._plain_next = not self._plain_next
         fits = next((width for width in self._todo if width - 1 <= limit), None)
         if plain or fits is None:
-            return NO_DRAFT, Choice(None, 0, "measure", 0.0, False, past)
+            return NO_DRAFT, Choice(None, 0, "measure", 0.0, past)
         self._width = fits
         self._pasts.append(past)
         k = fits - 1
         best = max(offered.values(), key=lambda draft: len(draft.tokens), default=NO_DRAFT)
         if len(best.tokens) >= k:
-            return best.cut(k), Choice(best.proposer, k, "measure", 0.0, True, past)
+            return best.cut(k), Choice(best.proposer, k, "measure", 0.0, past)
         tokens = np.full(k, seq.tokens[-1])
         tokens[: len(best.tokens)] = best.tokens
-        return Draft(tokens, PADDING), Choice(PADDING, k, "measure", 0.0, True, past)
+        return Draft(tokens, PADDING), Choice(PADDING, k, "measure", 0.0, past)
 
     def _may_widen(self, left: int, said: int) -> bool:
         if said < LEAST_SAID or left < LEAST_LEFT or self._untrue > self._total:

@@ -166,7 +166,7 @@ class Fixed:
         if self.proposer is None or (self.proposer == "ngram" and matches["ngram"] is None):
             k = 0
         name = self.proposer if k else None
-        return Choice(name, k, "pays" if k else "no draft", 0.0, False, past)
+        return Choice(name, k, "pays" if k else "no draft", 0.0, past)
 
     def observe(self, *args: object) -> None: ...
 

@@ -32,7 +32,6 @@ class Choice:
         k: K, tokens to draft; 0 exactly when proposer is None.
         why: the kind of reason; `reason` says it in words.
         expected_tokens_per_s: of this choice; 0.0 before any cost is known.
-        is_exploration: made to learn, not because it is believed to be best.
         past: as given to `choose`.
         gain: expected speed over plain of the best way to draft that was weighed, backlog included
             (for "deferred", "outbid": backlog left out); None when none was.
@@ -52,7 +51,6 @@ class Choice:
     k: int
     why: Why
     expected_tokens_per_s: float
-    is_exploration: bool
     past: int
     gain: float | None = None
     best_k: int = 0

@@ -152,7 +152,7 @@ class Policy:
                 continue
             loss_ms = trial.all_ms - (trial.tokens - forgone) / rate
             if loss_ms * self.pace.factor <= self._regret.balance_ms:
-                choice = self._draft_choice(trial, "trial", True, plain, past)
+                choice = self._draft_choice(trial, "trial", plain, past)
                 choice.best_ms, choice.forgone_ms = 1 / rate, forgone / rate
                 return choice
             blocked = True
@@ -160,7 +160,7 @@ class Policy:
             if self.account.may_grant():
                 self.account.grant(self._lent_ms(winner, trusted) * self.pace.factor)
             winner.arm.turn(True)
-            return self._draft_choice(winner, "pays", not trusted, plain, past)
+            return self._draft_choice(winner, "pays", plain, past)
         return self._off(bids, blocked, plain, past)
 
     def _afford(self, bid: Bid, terms: Terms, trusted: bool) -> Bid | None:
@@ -191,11 +191,11 @@ class Policy:
 
     def _plain(self, why: Why, past: int) -> Choice:
         rate = 1000 / (self._costing.steps_ms[0] * self.pace.factor)
-        return Choice(None, 0, why, rate, why == "pace", past)
+        return Choice(None, 0, why, rate, past)
 
-    def _draft_choice(self, bid: Bid, why: Why, trial: bool, plain: float, past: int) -> Choice:
+    def _draft_choice(self, bid: Bid, why: Why, plain: float, past: int) -> Choice:
         rate = 1000 * bid.value / self.pace.factor
-        choice = Choice(bid.arm.name, bid.k, why, rate, trial, past)
+        choice = Choice(bid.arm.name, bid.k, why, rate, past)
         self._weigh(choice, bid, plain, bid.value)
         choice.draft_ms = bid.curve_ms
         return choice
