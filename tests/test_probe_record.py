@@ -82,7 +82,7 @@ def test_every_part_changes_the_hash(parts):
         ({"target": Described("onnxruntime 1.32.0, cpu, 1 threads")}, ["threads 2 -> 1"]),
         ({"exact": False}, ["exact True -> False"]),
         ({"context": 32}, ["target context 64 -> 32"]),
-        ({"draft_context": 16}, ["draft context unknown -> 16"]),
+        ({"draft_context": 16}, ["draft context no draft -> 16"]),
         ({}, []),
     ],
 )

@@ -79,14 +79,16 @@ def changed(old: Fingerprint, new: Fingerprint) -> tuple[str, ...]:
     """What differs, for a person: ("threads 2 -> 1",). In the order of `new`."""
     names = [*new, *(name for name in old if name not in new)]
     return tuple(
-        f"{name.replace('_', ' ')} {_shown(old.get(name))} -> {_shown(new.get(name))}"
+        f"{name.replace('_', ' ')} {_shown(name, old)} -> {_shown(name, new)}"
         for name in names
         if old.get(name) != new.get(name)
     )
 
 
-def _shown(part: Part) -> str:
-    text = "unknown" if part is None else str(part)
+def _shown(name: str, parts: Fingerprint) -> str:
+    part = parts.get(name)
+    missing = "no draft" if name == "draft_context" and name in parts else "unknown"
+    text = missing if part is None else str(part)
     return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
 
 
