@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -396,3 +397,23 @@ def test_deep_nesting_inside_a_record_is_ignored_with_a_reason(bundle, parts):
     text = path.read_text().replace('"proposers":', f'"proposers":{deep},"proposers_before":', 1)
     path.write_text(text)
     assert find(bundle, parts).reason.startswith(f"{path}: ")
+
+
+def test_threads_that_store_at_once_all_find_the_record_in_the_bundle(bundle, parts, monkeypatch):
+    """Each has written its scratch file before the first puts it in place."""
+    both, replace, kept = threading.Barrier(2), Path.replace, []
+
+    def together(path: Path, target: Path) -> Path:
+        both.wait(10)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", together)
+    threads = [
+        threading.Thread(target=lambda: kept.append(store(bundle, made(parts)))) for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.parent for path in kept] == [bundle.path / "probes"] * 2
+    assert len(list((bundle.path / "probes").iterdir())) == 1
