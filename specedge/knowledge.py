@@ -120,4 +120,6 @@ def _said(findings: Findings) -> str:
         total = max(1, len(findings.workloads))
         state = f"pays on {pays} of {total} workloads" if pays else "may try"
         parts.append(f"{name} {state}" if name in findings.proposers else f"not {name}")
-    return ", ".join(parts) if parts and findings.proposers else findings.reason
+    if not findings.proposers:
+        return findings.reason
+    return ", ".join(parts) or "no workload was reached"

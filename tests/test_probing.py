@@ -556,3 +556,10 @@ def test_a_draft_that_fails_in_the_middle_leaves_a_probe_of_lookups(pair, ask, m
     probed = ask(pair)
     assert "the draft model was left out: proposer draft failed: fake: out of luck" in probed.notes
     assert {each.proposer for each in probed.record.findings.findings} == {"ngram"}
+
+
+def test_a_probe_without_time_keeps_what_was_found_before(pair, ask, twelve):
+    found = ask(pair, prompts=twelve).record.findings
+    again = ask(pair, prompts=twelve, again=True, budget_s=1e-9).record.findings
+    assert (again.findings, again.proposers) == (found.findings, found.proposers)
+    assert not again.complete

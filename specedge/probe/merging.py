@@ -34,10 +34,11 @@ def untried(
 
 
 def merged(old: Findings, new: Findings) -> Findings:
-    """The new ones, and the old ones on classes of the same prompts that were not tried again."""
+    """The new ones, and the old ones on classes of the same prompts that were not reached again."""
     if old.prompts_from != new.prompts_from:
         return new
-    kept = [each for each in old.findings if each.workload not in new.workloads]
+    reached = {each.workload for each in new.findings}
+    kept = [each for each in old.findings if each.workload not in reached]
     names = [name for name in old.workloads if name not in new.workloads]
     return new.model_copy(
         update={
