@@ -71,13 +71,17 @@ class Arm:
         self.heard = False  # outcomes that cost nothing came in since the rest began
         self.vouched = False  # what is believed rests on some such outcomes
         self.switches = 0  # times it went on or off
-        self.often = 1.0  # share of rounds in which it has something to offer
         self.tokens, self.ms = 1.0, inf  # expected of a round of its last bid, at the curve's pace
-        self.text = 1.0  # share of the text at which it does
-        self._offers = self._tokens = 1  # rounds and tokens that the two rest on
+        self.begin()
         self._backoff = FIRST_REST
         self._rounds_on = 0
         self._restart()
+
+    def begin(self) -> None:
+        """Another text: how often it has something to offer there is yet to be seen."""
+        self.often = 1.0  # share of rounds in which it has something to offer
+        self.text = 1.0  # share of the text at which it does
+        self._offers = self._tokens = 1  # rounds and tokens that the two rest on
 
     def _restart(self) -> None:
         self._spent_ms = self._plain_ms = 0.0

@@ -126,6 +126,13 @@ class Market:
         self._find_way(live, drafted, backlog or 0, terms.table[0], now)
         return bids
 
+    def start(self, now: int) -> None:
+        """Another text begins: when lookups match in it has nothing to do with the last one."""
+        self.joint = Joint()
+        self._had, self._before = [], now
+        for arm in self.lookups:
+            arm.begin()
+
     def idle(self, now: int) -> None:
         """A round in which nobody has anything to offer; `now` as in `bids`."""
         tokens, self._before = now - self._before, now

@@ -79,6 +79,7 @@ class Policy:
     def start(self) -> None:
         """Another text begins: what was seen of the last one counts, but not blindly."""
         if self.now:
+            self._market.start(self.now)
             for arm in self._market.lookups:
                 arm.fresh = FRESH_ROUNDS
 
