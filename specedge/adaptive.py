@@ -55,7 +55,9 @@ class Adaptive:
         self._margin = margin
         self._startup = startup
         self._on_measured = on_measured
-        self._policy = None if costs is None else self._policy_of(costs)
+        self._policy: Policy | None = None
+        if costs is not None:
+            self._policy = self._policy_of(costs)
         self._shadows = Shadows()
         self._heard: deque[Heard] = deque(maxlen=MOST_HEARD)  # while the start lasts
         self._draft = NO_DRAFT
@@ -219,8 +221,7 @@ class Adaptive:
             if candidate.cost == "draft" and startup is not None and startup.prior is not None:
                 candidate = replace(candidate, prior=startup.prior)
             chosen.append(candidate)
-        old = self._policy if startup is not None and hasattr(self, "_policy") else None
-        account = None if old is None else old.account
+        account = None if self._policy is None else self._policy.account
         return Policy(costs, chosen, self._longest, self._margin, account)
 
     def state(self) -> tuple[bool, str] | None:

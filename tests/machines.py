@@ -62,6 +62,7 @@ class FakeNvml(SimpleNamespace):
     """`pynvml` with one GPU; what `lacks` names fails as on a driver that cannot."""
 
     NVML_CLOCK_SM = 1
+    NVMLError = NVMLError
 
     def __init__(self, lacks: tuple[str, ...] = ()) -> None:
         super().__init__(energy=5_000_000, power=300_000, limit=700_000, reasons=0, clock=1980)

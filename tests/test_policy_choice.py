@@ -140,7 +140,7 @@ def test_a_clock_that_goes_backwards_does_no_harm(ms):
 def test_off_then_on_again_when_it_is_heard_to_pay():
     chooser = policy(lookup=BAD)
     assert choose(chooser, match=6).k == 0
-    for _ in range(80):
+    for _ in range(20):
         chooser.hear("ngram", 6, 4, 4)
     assert choose(chooser, match=6).k > 0
 

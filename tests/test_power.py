@@ -393,6 +393,7 @@ def test_the_real_package_is_asked_by_names_that_it_has():
     names = [name for name in dir(FakeNvml) if name.startswith("nvml")]
     assert len(names) == 12
     assert [name for name in names if not hasattr(pynvml, name)] == []
+    assert issubclass(pynvml.NVMLError, Exception)
 
 
 def test_the_mode_of_a_jetson_is_named_as_its_table_names_it(tmp_path):

@@ -99,7 +99,7 @@ def open_gpu() -> Gpu | str:
         return f"NVML: pynvml cannot be imported: {_told(error)}"
     try:
         nvml.nvmlInit()
-    except Exception as error:
+    except nvml.NVMLError as error:
         return f"NVML: {_told(error)}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     first = "0" if visible is None else visible.split(",")[0].strip()
@@ -111,7 +111,7 @@ def open_gpu() -> Gpu | str:
         else:
             _quietly(nvml, "nvmlShutdown")
             return f"NVML: CUDA_VISIBLE_DEVICES={first} shows no GPU"
-    except Exception as error:
+    except nvml.NVMLError as error:
         _quietly(nvml, "nvmlShutdown")
         return f"NVML: GPU {first}: {_told(error)}"
     said = _quietly(nvml, "nvmlDeviceGetName", handle)
