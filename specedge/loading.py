@@ -180,6 +180,11 @@ def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:
     return [name for name in names if name != "draft" or manifest.draft is not None]
 
 
+def usable_proposers(manifest: Manifest) -> list[str]:
+    """All that a bundle can run."""
+    return _usable(PROPOSERS, manifest)
+
+
 def _mode(asked: str | None, default: Mode) -> Mode:
     mode = default if asked is None else asked
     if mode not in MODES:

@@ -95,8 +95,21 @@ class Model:
     @property
     def speculation(self) -> SpeculationState:
         """As of the current request, or of the last one; what loading left out is in the reason."""
-        state = self._speculator.state()
+        return self._state_of(self._speculator)
+
+    def _state_of(self, speculator: Speculator) -> SpeculationState:
+        state = speculator.state()
         return replace(state, reason="; ".join((state.reason, *self.notes)))
+
+    @property
+    def target(self) -> Engine:
+        """The engine whose text this is; calls of one's own disturb a running request."""
+        return self._target
+
+    @property
+    def speculator(self) -> Speculator:
+        """Who drafts."""
+        return self._speculator
 
     def stream(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Generation:
         """Start a request; iterate over what this returns to run it.
@@ -130,9 +143,18 @@ class Model:
         return self._encoder.require_template(what)
 
     def start(
-        self, prompt: Prompt, options: Mapping[str, Any], on_end: OnEnd | None = None
+        self,
+        prompt: Prompt,
+        options: Mapping[str, Any],
+        on_end: OnEnd | None = None,
+        *,
+        speculator: Speculator | None = None,
     ) -> Generation:
-        """`stream` with the options in a mapping, and somebody to tell when it ends."""
+        """`stream` with the options in a mapping, and somebody to tell when it ends.
+
+        `speculator` decodes this request in another way than the model's own, with proposers that
+        nobody else uses meanwhile; it is not closed with the model.
+        """
         eos_ids = self.bundle.manifest.tokenizer.eos_ids
         chosen = GenerationOptions.parse(
             options,
@@ -149,6 +171,7 @@ class Model:
         if seed is None:
             seed = secrets.randbits(_SEED_BITS)
         ids, text = self.encode(prompt)
+        drafts = self._speculator if speculator is None else speculator
 
         def begin(number: int) -> Sample:
             metrics = Metrics()
@@ -162,9 +185,7 @@ class Model:
                 sample=number,
                 scratch=self._scratch,
             )
-            rounds = decode(
-                seq, self._target, slot, self._speculator, metrics, chosen.logprobs, sampler
-            )
+            rounds = decode(seq, self._target, slot, drafts, metrics, chosen.logprobs, sampler)
             return Sample(
                 seq,
                 rounds,
@@ -191,7 +212,7 @@ class Model:
                 echo=text if chosen.echo else "",
                 logprobs=chosen.logprobs is not None,
                 explain=chosen.explain,
-                state=lambda: self.speculation,
+                state=lambda: self._state_of(drafts),
                 on_end=end,
             )
             # A request that has ended, or that nobody holds any more, is one no longer: nothing
@@ -230,6 +251,17 @@ class Model:
         else:
             self._seq.resume(ids, max_tokens=budget, eos_ids=frozenset(eos_ids))
         return self._seq
+
+    def forget(self) -> None:
+        """Drop the cached rows: the next prompt is run whole.
+
+        Raises:
+            BusyError: a request is running.
+            EngineError: the model is closed.
+        """
+        with self._starting:
+            self._open_slot()
+            self._seq = None
 
     def _stops(self, stops: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
         """Stop strings to look for in the text, and the ids of those that are a special token."""

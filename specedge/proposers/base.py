@@ -86,6 +86,10 @@ class Proposer(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Keep nothing of earlier requests: the next `start` finds what a new process would."""
+        ...
+
     def close(self) -> None:
         """Free what the proposer holds; it is not used again."""
         ...

@@ -125,6 +125,9 @@ class DraftModelProposer:
     def observe(self, committed: Ids, n_accepted: int) -> None:
         """Nothing to do: `propose` compares."""
 
+    def forget(self) -> None:
+        self._n_cached = self._n_agreed = 0
+
     def close(self) -> None:
         if self._slot is not None:
             self._engine.release(self._slot)

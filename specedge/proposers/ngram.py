@@ -116,4 +116,10 @@ class NgramProposer:
 
     def observe(self, committed: Ids, n_accepted: int) -> None: ...
 
+    def forget(self) -> None:
+        self._seq = None
+        self._ids.clear()
+        self._last.clear()
+        self._before.clear()
+
     def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""A share of real requests decoded both ways, and what came of it."""

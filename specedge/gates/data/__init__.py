@@ -1,0 +1,1 @@
+"""Tasks and schemas of our own, as package data."""

@@ -1,0 +1,1 @@
+"""Structured output: grammars over tokens, through the extra [guidance]."""

@@ -1,0 +1,1 @@
+"""The load you will have: what `specedge bench` runs, records and compares."""
