@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specedge.encoding import Prompt
-from specedge.workloads import Workload, WorkloadPrompt, builtin, read
+from specedge.workloads import Workload, builtin, read
 
 PER_CLASS = 4
 
@@ -26,33 +26,34 @@ class Asked:
     prompt: Prompt
 
 
-def prompts(path: Path | None = None, per_class: int | None = None) -> list[Asked]:
+def prompts(
+    path: Path | None = None, per_class: int | None = None, *, has_template: bool = True
+) -> list[Asked]:
     """Prompts of a file, or built in, class by class.
 
     Args:
         path: see docs/workloads.md; None: those built in.
         per_class: at most so many of each class; None: all of a file, `PER_CLASS` of those built
             in.
+        has_template: whether the model has a chat template.
 
     Raises:
-        PromptError: the file cannot be read, is empty, or has a bad line.
+        PromptError: the file cannot be read, is empty, has a bad line, or messages where the model
+            has no template.
     """
     if path is None:
-        return of(builtin(), PER_CLASS if per_class is None else per_class)
-    return of(read(path), per_class)
+        chosen, most = builtin(), PER_CLASS if per_class is None else per_class
+    else:
+        chosen, most = read(path), per_class
+    return of(chosen, most, has_template=has_template)
 
 
-def of(workloads: tuple[Workload, ...], per_class: int | None = None) -> list[Asked]:
+def of(
+    workloads: tuple[Workload, ...], per_class: int | None = None, *, has_template: bool = True
+) -> list[Asked]:
     """The first `per_class` prompts of each."""
     return [
-        Asked(f"{workload.name} {place}", workload.name, _prompt(prompt))
+        Asked(f"{workload.name} {place}", workload.name, prompt.given(has_template=has_template))
         for workload in workloads
         for place, prompt in enumerate(workload.prompts[:per_class], start=1)
     ]
-
-
-def _prompt(prompt: WorkloadPrompt) -> Prompt:
-    if prompt.messages is not None:
-        return list(prompt.messages)
-    assert prompt.text is not None, "a prompt has messages or text"
-    return prompt.text
