@@ -10,6 +10,7 @@
     ├── BundleError            a bundle that is damaged, altered or too new
     ├── EngineError            a runtime that is missing, misconfigured or failed in a call
     ├── ProbeError             a measurement that cannot be made or kept
+    ├── BenchError             a load that cannot be run, kept, read or compared
     ├── PromptError            a prompt that is empty, too long or not text
     ├── OptionError            a generation option that cannot be honoured
     ├── SamplingError          logits that no token can be drawn from
@@ -61,6 +62,10 @@ class EngineError(SpecedgeError):
 
 class ProbeError(SpecedgeError):
     """Costs cannot be measured, or a measurement cannot be kept."""
+
+
+class BenchError(SpecedgeError):
+    """A load cannot be run, or its result cannot be kept, read or compared."""
 
 
 class PromptError(SpecedgeError):
