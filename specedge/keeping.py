@@ -1,0 +1,103 @@
+"""Records beside a bundle: `<kind>/<fingerprint hash>.json`, of what was found on this machine.
+
+They lie in the bundle's folder, beside and not among the files that the bundle's hash covers; in
+the user's cache, by the bundle's hash, where the bundle is read-only. One that cannot be believed
+is no error: it is said why, and whoever wanted it starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt, StrictStr, ValidationError
+
+from specedge.bundle import Bundle, cache_dir
+from specedge.errors import ProbeError
+from specedge.probe.fingerprint import short_hash
+from specedge.replacing import replace_file
+
+KeptType = TypeVar("KeptType", bound="Kept")
+
+
+class Kept(BaseModel):
+    """What every kind of record says first."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: int
+    created: str  # UTC, ISO 8601
+    fingerprint: dict[str, StrictStr | StrictInt | StrictBool | None]
+
+    @property
+    def hash(self) -> str:
+        """The name of its file."""
+        return short_hash(self.fingerprint)
+
+
+def folders(bundle: Bundle, kind: str) -> list[Path]:
+    """Where records of a bundle may lie, in the order they are tried; none need exist."""
+    found = [bundle.path / kind]
+    with suppress(RuntimeError):  # no home folder
+        found.append(cache_dir() / kind / bundle.hash)
+    return found
+
+
+def stored(bundle: Bundle, kind: str) -> Iterator[Path]:
+    """All that lie there, whether or not they can be read."""
+    for folder in folders(bundle, kind):
+        with suppress(OSError):
+            yield from sorted(folder.glob("*.json"))
+
+
+def read(path: Path, bundle: Bundle, record: type[KeptType], schema: int) -> KeptType | str | None:
+    """A record, or why it cannot be used; None when there is none."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be read for ever
+            return f"{path}: no regular file"
+        said = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"{path}: cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return f"{path}: not valid JSON, perhaps cut short"
+    version = said.get("schema_version") if isinstance(said, dict) else None
+    if version != schema:
+        return f"{path}: schema {version!r}, this specedge reads {schema}"
+    try:
+        found = record.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{path}: {where}: {' '.join(first['msg'].split())}"
+    if found.fingerprint.get("bundle") != bundle.hash:
+        return f"{path}: of another bundle"
+    if found.hash != path.stem:
+        return f"{path}: its fingerprint is not the one it is named after"
+    return found
+
+
+def store(bundle: Bundle, kind: str, record: Kept) -> Path:
+    """Write a record whole or not at all; returns where.
+
+    Raises:
+        ProbeError: neither the bundle's folder nor the cache can be written.
+    """
+    text = record.model_dump_json(indent=1) + "\n"
+    failures = []
+    for folder in folders(bundle, kind):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / f"{record.hash}.json"
+            replace_file(path, text)
+            return path
+        except OSError as error:
+            failures.append(f"{folder}: {error.strerror or error}")
+    raise ProbeError(
+        f"the record cannot be kept ({'; '.join(failures)}); make one of them writable, or set "
+        "SPECEDGE_CACHE to a folder that is"
+    )
