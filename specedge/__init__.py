@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from specedge.errors import (
+    BenchError,
     BundleError,
     BusyError,
     ConfigError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BenchError",
     "Bundle",
     "BundleError",
     "BusyError",
