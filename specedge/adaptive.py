@@ -195,6 +195,12 @@ class Adaptive:
             if startup is not None and match:
                 self._heard.append((self._draft.proposer, match, drafted, n_accepted))
 
+    def passed(self, committed: Ids) -> None:
+        if self._shadows:
+            self._shadows.commit(committed.tolist(), self._hear)
+        self._slept += len(committed)
+        self._since += 1
+
     def _hear(self, name: str, match: int, drafted: int, accepted: int) -> None:
         if self._startup is not None:
             self._heard.append((name, match, drafted, accepted))

@@ -54,6 +54,10 @@ class Chooser(Protocol):
         """
         ...
 
+    def passed(self, committed: Ids) -> None:
+        """A round went by that was not asked for: int64 [1..] tokens that had no alternative."""
+        ...
+
     def state(self) -> tuple[bool, str] | None:
         """Whether drafts are made, and why; None where nothing but the setting decides."""
         ...
@@ -95,6 +99,8 @@ class Controller:
 
     def observe(self, committed: Ids, n_accepted: int, round_ms: float, draft_ms: float) -> None:
         """Nothing is learned."""
+
+    def passed(self, committed: Ids) -> None: ...
 
     def state(self) -> tuple[bool, str] | None:
         return None

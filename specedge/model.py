@@ -26,6 +26,7 @@ from specedge.encoding import Encoder, Prompt
 from specedge.engines.base import Engine, Slot
 from specedge.errors import BusyError, EngineError, OptionError
 from specedge.generation import Generation, OnEnd, Sample
+from specedge.guidance.compiling import Guidance
 from specedge.loop import decode
 from specedge.metrics import Metrics
 from specedge.options import GenerationOptions, OptionKeywords
@@ -74,6 +75,7 @@ class Model:
         self._context = self._slot.context
         self._scratch = Scratch()
         self._encoder = Encoder.of(bundle, tokenizer)
+        self._guidance: Guidance | None = None  # made when a grammar is first asked for
         self._seq: Sequence | None = None
         self._starting = threading.RLock()  # one that Ctrl-C left locked still opens here
         self._running: weakref.ref[Generation] | None = None
@@ -115,7 +117,8 @@ class Model:
         """Start a request; iterate over what this returns to run it.
 
         Options are `max_tokens`, `stop`, `ignore_eos`, `echo`, `logprobs`, `explain` (see
-        `GenerationOptions`) and those of `SamplingParams`. Everything is checked here, before the
+        `GenerationOptions`), those of `SamplingParams`, and one of `json_schema`, `regex` and
+        `grammar`, which the whole output then follows. Everything is checked here, before the
         first event. With `n` > 1 the samples come one after the other, and share the prompt's KV.
 
         Raises:
@@ -172,6 +175,12 @@ class Model:
             seed = secrets.randbits(_SEED_BITS)
         ids, text = self.encode(prompt)
         drafts = self._speculator if speculator is None else speculator
+        grammar = chosen.grammar
+        if grammar is not None:
+            if self._guidance is None:
+                self._guidance = Guidance.of(self.bundle)
+            self._guidance.check(grammar)
+        guidance = self._guidance
 
         def begin(number: int) -> Sample:
             metrics = Metrics()
@@ -184,6 +193,7 @@ class Model:
                 seed=seed,
                 sample=number,
                 scratch=self._scratch,
+                constraint=guidance.constraint(grammar) if guidance and grammar else None,
             )
             rounds = decode(seq, self._target, slot, drafts, metrics, chosen.logprobs, sampler)
             return Sample(

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 from specedge.contract import GenerationDefaults, SpeculationDefaults
 from specedge.errors import OptionError
+from specedge.guidance.grammar import Grammar, asked
 from specedge.limits import shown
 from specedge.sampling.checking import check_sampling, integer
 from specedge.sampling.params import Acceptance, SamplingParams
@@ -42,6 +43,9 @@ class OptionKeywords(TypedDict, total=False):
     acceptance: Acceptance | None
     seed: int | None
     n: int | None
+    json_schema: Mapping[str, Any] | str | None
+    regex: str | None
+    grammar: str | None
 
 
 _KNOWN = frozenset(OptionKeywords.__annotations__)
@@ -59,6 +63,7 @@ class GenerationOptions:
         logprobs: alternatives reported with each output token, 0..20; None: no logprobs.
         explain: events and result carry a report of each round.
         sampling: how tokens are chosen; docs/sampling.md.
+        grammar: what the output has to be; docs/structured.md.
     """
 
     max_tokens: int | None = None
@@ -68,6 +73,7 @@ class GenerationOptions:
     logprobs: int | None = None
     explain: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
+    grammar: Grammar | None = None
 
     @classmethod
     def parse(
@@ -104,6 +110,17 @@ class GenerationOptions:
         ignore_eos = _flag("ignore_eos", given.get("ignore_eos"))
         stop = _stop(given.get("stop"))
         stop_ids = {special[text] for text in stop if text in special}
+        sampling = check_sampling(
+            given,
+            defaults,
+            SpeculationDefaults() if speculation is None else speculation,
+            max_tokens=max_tokens,
+            vocab=vocab,
+            end_ids=stop_ids if ignore_eos else stop_ids.union(end_ids),
+        )
+        grammar = asked(given)
+        if grammar is not None:
+            _ends_itself(grammar, ignore_eos, sampling.min_tokens)
         return cls(
             max_tokens=max_tokens,
             stop=stop,
@@ -111,14 +128,19 @@ class GenerationOptions:
             echo=_flag("echo", given.get("echo")),
             logprobs=_logprobs(given.get("logprobs")),
             explain=_flag("explain", given.get("explain")),
-            sampling=check_sampling(
-                given,
-                defaults,
-                SpeculationDefaults() if speculation is None else speculation,
-                max_tokens=max_tokens,
-                vocab=vocab,
-                end_ids=stop_ids if ignore_eos else stop_ids.union(end_ids),
-            ),
+            sampling=sampling,
+            grammar=grammar,
+        )
+
+
+def _ends_itself(grammar: Grammar, ignore_eos: bool, min_tokens: int) -> None:
+    """Where the grammar is at its end, nothing but an end may follow."""
+    if ignore_eos:
+        raise OptionError(f"ignore_eos: excludes {grammar.kind}, whose end is the output's")
+    if min_tokens:
+        raise OptionError(
+            f"min_tokens: excludes {grammar.kind}, which says itself when the output may end; "
+            "use 0, or ask for more in the grammar"
         )
 
 

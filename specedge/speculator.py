@@ -13,8 +13,10 @@ from typing import Literal
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Chooser
 from specedge.errors import OptionError, ProposerError
+from specedge.guidance.drafting import Fitted, forced
 from specedge.policy.choice import Choice
 from specedge.proposers.base import NO_DRAFT, Draft, Proposer
+from specedge.sampling.constraint import Constraint
 from specedge.sampling.sampler import Sampler
 from specedge.sequence import Sequence
 
@@ -69,6 +71,9 @@ class Speculator:
         self._failures = 0
         self._vocab = self._max_verify = 0
         self._drafted: dict[str, int] = {}
+        self._asked = self._proposers  # as this request asks them
+        self._constraint: Constraint | None = None  # of this request, while it forces drafts
+        self._forced = False  # the current round is
         self.choice: Choice | None = None  # of the current round; None: nobody chose
         self._on, self._reason = self._at_rest()
 
@@ -102,6 +107,7 @@ class Speculator:
         self._drafted.clear()
         self.choice = None
         self._on, self._reason = self._at_rest()
+        self._constrain(sampler.constraint)
         if not self._on:
             return
         self._controller.start()
@@ -111,20 +117,39 @@ class Speculator:
             except Exception as error:  # see _failed
                 return self._failed(proposer, "start", error)
 
+    def _constrain(self, constraint: Constraint | None) -> None:
+        """Tokens that a grammar forces are drafted for nothing, also where no proposer pays."""
+        drafts = self._mode != "off" and self._controller.longest > 0
+        self._constraint = constraint if drafts else None
+        self._asked = self._proposers
+        if self._constraint is not None:
+            on = self._constraint
+            self._asked = tuple(
+                Fitted(each, on) if each.is_lookup else each for each in self._proposers
+            )
+
     def propose(self, seq: Sequence) -> Draft:
-        """The controller's draft, its length within every bound; else an empty one.
+        """Tokens without alternative, or the controller's draft, its length within every bound;
+        else an empty one.
 
         Raises:
             ProposerError: a proposer failed and mode is "on".
         """
         self.choice = None
+        self._forced = False
+        longest = min(self._controller.longest, seq.draft_limit, self._max_verify - 1)
+        if self._constraint is not None:
+            found = forced(self._constraint, seq, max(0, longest))
+            if found is not None:
+                self._forced = True
+                draft, self.choice = found
+                return draft
         if not self._on:
             return NO_DRAFT
         try:
-            draft, self.choice = self._controller.draft(seq, self._max_verify, self._proposers)
+            draft, self.choice = self._controller.draft(seq, self._max_verify, self._asked)
             k = len(draft.tokens)
             if k:
-                longest = min(self._controller.longest, seq.draft_limit, self._max_verify - 1)
                 self._check(draft.tokens, longest)
         except Exception as error:  # see _failed
             self._failed(self._controller.asking, "propose", error)
@@ -154,7 +179,10 @@ class Speculator:
             for asking in self._proposers:
                 asking.observe(committed, n_accepted)
             asking = None
-            self._controller.observe(committed, n_accepted, round_ms, draft_ms)
+            if self._forced:
+                self._controller.passed(committed)
+            else:
+                self._controller.observe(committed, n_accepted, round_ms, draft_ms)
         except Exception as error:  # see _failed
             self._failed(asking, "observe", error)
 

@@ -20,6 +20,7 @@ _REQUEST = (
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
     *("logit_bias", "banned_tokens", "min_tokens"),
     *("acceptance", "seed", "n"),
+    *("json_schema", "regex", "grammar"),
 )
 
 

@@ -33,6 +33,20 @@ from specedge.cli._options import model_options
     help="Samples, one after the other; as text with a line of --- between. [default: 1]",
 )
 @click.option(
+    "--json-schema",
+    "json_schema",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The output is JSON that this schema allows; needs the extra [guidance].",
+)
+@click.option("--regex", metavar="S", help="The output matches this pattern as a whole; likewise.")
+@click.option(
+    "--grammar",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The output follows this Lark grammar; likewise.",
+)
+@click.option(
     "--explain", is_flag=True, help="A line a round at the end: who drafted, why, at what cost."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object an event, then the result.")
@@ -46,6 +60,8 @@ def command(
     logprobs: int | None,
     as_json: bool,
     stats: bool,
+    json_schema: Path | None,
+    grammar: Path | None,
     **options: Any,
 ) -> None:
     """Send PROMPT to BUNDLE as one user message and stream the answer.
@@ -57,10 +73,16 @@ def command(
     if raw and system is not None:
         raise click.UsageError("--system needs the chat template; leave --raw out")
     text = _prompt(prompt, files)
+    from specedge.cli._input import read_file
     from specedge.cli._output import JsonPrinter, TextPrinter, print_rounds, print_stats
     from specedge.cli._session import open_model, request_options
 
-    asked = request_options({**options, "logprobs": logprobs})
+    form = {
+        name: read_file(file)
+        for name, file in (("json_schema", json_schema), ("grammar", grammar))
+        if file is not None
+    }
+    asked = request_options({**options, **form, "logprobs": logprobs})
     printer = JsonPrinter() if as_json else TextPrinter(headers=stats)
     with open_model(bundle, options) as model:
         chat = not raw and (model.has_chat_template or system is not None)

@@ -19,6 +19,7 @@ Why = Literal[
     "outbid",  # plain: lookups gain more with plain steps between than with drafts to be fed
     "account",  # plain: might pay, but the account cannot bear the risk yet
     "pace",  # plain: a step to measure the machine's pace
+    "forced",  # drafting: a grammar leaves no other tokens
     "measure",  # before costs are known: a call of K + 1 tokens is timed, plain ones among them
 ]
 
@@ -73,6 +74,8 @@ class Choice:
             return f"{self.proposer}: {weighed}"
         if self.why == "trial":
             return f"{self.proposer}, on trial: {weighed}"
+        if self.why == "forced":
+            return f"{self.proposer}: the next {self.k} can only be these"
         if self.why == "no room":
             return "plain step: no room for a draft"
         if self.why == "no draft":

@@ -7,6 +7,7 @@ frequency, presence  OpenAI API: count of the token in the output, and whether i
 logit bias           OpenAI API: added to the logit
 banned tokens        never chosen
 minimum length       ids that end a generation are not chosen before `min_tokens` output tokens
+grammar              ids that structured output does not allow here are not chosen
 temperature          Ackley et al., 1985; 0: the likeliest token, always
 top-k, top-p, min-p  `specedge.sampling.narrowing`
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from specedge.contract import Ids, Logits
 from specedge.errors import SamplingError
+from specedge.sampling.constraint import Constraint, Mask
 from specedge.sampling.history import History
 from specedge.sampling.law import Law
 from specedge.sampling.narrowing import narrow
@@ -44,9 +46,17 @@ class Pipeline:
         params: what the request asks for, checked.
         vocab: V; ids in `params` are below it.
         end_ids: ids that end a generation; those not below V are left out.
+        constraint: at the place of the row that is made a law; None: there is none.
     """
 
-    def __init__(self, params: SamplingParams, vocab: int, end_ids: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        vocab: int,
+        end_ids: Collection[int] = (),
+        constraint: Constraint | None = None,
+    ) -> None:
+        self._constraint = constraint
         self._vocab = vocab
         self._temperature = params.temperature
         self._scale = min(1 / params.temperature, STEEPEST) if params.temperature else STEEPEST
@@ -74,9 +84,11 @@ class Pipeline:
         return edits
 
     def _edits_now(self, n_generated: int) -> list[tuple[str, Edit]]:
-        if n_generated >= self._min_tokens:
-            return self._edits
-        return [*self._edits, ("min_tokens", _ban(self._end_ids))]
+        edits = self._edits
+        if n_generated < self._min_tokens:
+            edits = [*edits, ("min_tokens", _ban(self._end_ids))]
+        mask = None if self._constraint is None else self._constraint.mask()
+        return edits if mask is None else [*edits, ("structured output", _only(mask))]
 
     def edited(
         self, row: Logits, history: History | None, n_generated: int, scratch: Scratch
@@ -203,6 +215,13 @@ def _bias(biases: tuple[tuple[int, float], ...]) -> Edit:
 
     def edit(row: Logits, history: History | None, n_generated: int) -> None:
         row[ids] = row[ids] + amounts
+
+    return edit
+
+
+def _only(allowed: Mask) -> Edit:
+    def edit(row: Logits, history: History | None, n_generated: int) -> None:
+        np.copyto(row, -np.inf, where=~allowed)
 
     return edit
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol, overload
 
+import numpy as np
+
 from specedge.acceptance import (
     RoundDraws,
     Verdict,
@@ -16,7 +18,9 @@ from specedge.acceptance import (
     rejection,
 )
 from specedge.contract import Ids
+from specedge.errors import SamplingError
 from specedge.randomness import Randomness, Stream
+from specedge.sampling.constraint import Constraint
 from specedge.sampling.history import History
 from specedge.sampling.law import Law
 from specedge.sampling.params import RuleName, SamplingParams
@@ -34,6 +38,11 @@ class Sampler(Protocol):
 
     @property
     def rule(self) -> RuleName: ...
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """On what comes next, whoever chooses it."""
+        ...
 
     def choose(self, scored: Scored, drafted: Ids) -> tuple[int, Law | None]:
         """A draft model's next token, and the law that it was drawn from.
@@ -64,6 +73,7 @@ class GreedySampler:
     """The argmax that the graph has taken: logits are not looked at."""
 
     rule: RuleName = "greedy"
+    constraint: Constraint | None = None
 
     def choose(self, scored: Scored, drafted: Ids) -> tuple[int, Law | None]:
         return scored.greedy_ids.item(0), None
@@ -75,6 +85,51 @@ class GreedySampler:
 GREEDY = GreedySampler()
 
 
+class ConstrainedGreedySampler:
+    """The likeliest id that is allowed: the graph's argmax where that one is."""
+
+    rule: RuleName = "greedy"
+
+    def __init__(self, seq: TokenSequence, constraint: Constraint) -> None:
+        self.constraint: Constraint | None = constraint
+        self._on = constraint
+        self._seq = seq
+
+    def choose(self, scored: Scored, drafted: Ids) -> tuple[int, Law | None]:
+        if len(drafted):
+            self._on.push(drafted.item(-1))
+        else:
+            self._on.sync(self._seq.generated)
+        return self._likeliest(scored, 0, len(drafted), "draft"), None
+
+    def accept(self, draft: Draft, scored: Scored) -> Verdict:
+        self._on.sync(self._seq.generated)
+        tokens = draft.tokens
+
+        def chosen(i: int) -> int:
+            if i:
+                self._on.push(tokens.item(i - 1))
+            return self._likeliest(scored, i, i, "target")
+
+        return accept_chosen(tokens, chosen)
+
+    def _likeliest(self, scored: Scored, row: int, place: int, where: str) -> int:
+        token = scored.greedy_ids.item(row)
+        if self._on.allows(token):
+            return token
+        mask = self._on.mask()
+        assert mask is not None, "something is not allowed"
+        logits = np.where(mask, scored.logits[row], -np.inf)
+        token = int(logits.argmax())
+        if not np.isfinite(logits[token]):
+            raise SamplingError(
+                f"structured output on the logits of the {where} at position "
+                f"{self._seq.n_tokens + place}: expected a token that can be chosen, found none; "
+                "use another grammar"
+            )
+        return token
+
+
 def make_sampler(
     params: SamplingParams,
     seq: TokenSequence,
@@ -84,6 +139,7 @@ def make_sampler(
     seed: int,
     sample: int = 0,
     scratch: Scratch | None = None,
+    constraint: Constraint | None = None,
 ) -> Sampler:
     """The sampler of one sample of a request.
 
@@ -95,12 +151,13 @@ def make_sampler(
         seed: params.seed, or the one that was drawn.
         sample: 0..n - 1.
         scratch: buffers that outlive the request; None: its own.
+        constraint: of structured output, at its beginning.
     """
     if params.rule == "greedy" and not params.edits:
-        return GREEDY
-    pipeline = Pipeline(params, vocab, end_ids)
+        return GREEDY if constraint is None else ConstrainedGreedySampler(seq, constraint)
+    pipeline = Pipeline(params, vocab, end_ids, constraint)
     randomness = Randomness(seed, sample)
-    return ProcessedSampler(params, pipeline, seq, randomness, scratch or Scratch())
+    return ProcessedSampler(params, pipeline, seq, randomness, scratch or Scratch(), constraint)
 
 
 class ProcessedSampler:
@@ -114,8 +171,10 @@ class ProcessedSampler:
         seq: TokenSequence,
         randomness: Randomness,
         scratch: Scratch,
+        constraint: Constraint | None = None,
     ) -> None:
         self.rule: RuleName = params.rule
+        self.constraint = constraint
         self._pipeline = pipeline
         self._seq = seq
         self._randomness = randomness
@@ -125,7 +184,12 @@ class ProcessedSampler:
 
     def choose(self, scored: Scored, drafted: Ids) -> tuple[int, Law | None]:
         place, position = len(drafted), self._begin()
-        history = self._history
+        history, constraint = self._history, self.constraint
+        if constraint is not None:
+            if place:
+                constraint.push(drafted.item(-1))
+            else:
+                constraint.sync(self._seq.generated)
         if history is not None:
             if place:
                 history.push(drafted.item(-1))
@@ -144,6 +208,8 @@ class ProcessedSampler:
         tokens = draft.tokens
         if self._history is not None:
             self._history.sync(self._seq.tokens, self._seq.n_prompt)
+        if self.constraint is not None:
+            self.constraint.sync(self._seq.generated)
         p = _Rows(self, tokens, scored)
         if self.rule == "greedy":
             return accept_chosen(tokens, lambda i: p[i].likeliest)
@@ -177,6 +243,8 @@ class ProcessedSampler:
         """Of the token after draft[:row]; to be asked for row 0, 1, 2, …"""
         if row and self._history is not None:
             self._history.push(draft.item(row - 1))
+        if row and self.constraint is not None:
+            self.constraint.push(draft.item(row - 1))
         return self._law(scored, row, row, "target")
 
 

@@ -1,0 +1,118 @@
+"""Grammars to constraints on token ids, by llguidance; imported where one is asked for.
+
+llguidance builds a lexer and an Earley parser over bytes, and masks the tokens whose bytes go on
+well (Geng et al., 2023, "Grammar-constrained decoding"; Koo et al., 2024, "Automata-based
+constraints for language model decoding").
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from specedge.errors import OptionError
+from specedge.guidance.constraint import GrammarConstraint
+from specedge.guidance.grammar import Grammar
+
+if TYPE_CHECKING:
+    from specedge.bundle import Bundle
+
+KEPT = 32  # compiled grammars
+# One form of every value, as json.dumps writes it: free whitespace can go on for ever, and a
+# schema's own "x-guidance" may still ask for it.
+JSON_STYLE = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+_LONGEST_REASON = 300
+
+
+class Guidance:
+    """Compiles for one tokenizer.
+
+    Args:
+        tokenizer_json: content of `tokenizer.json`.
+        vocab: V of the logits.
+        eos_ids: any of them may end the output where the grammar allows it to end.
+
+    Raises:
+        OptionError: llguidance is not installed or does not take the tokenizer, or no id ends an
+            output.
+    """
+
+    def __init__(self, tokenizer_json: str, vocab: int, eos_ids: Iterable[int]) -> None:
+        try:
+            import llguidance
+        except ImportError:
+            raise OptionError(
+                "structured output needs llguidance, which is not installed; "
+                "pip install 'specedge[guidance]'"
+            ) from None
+        ends = [id_ for id_ in eos_ids if 0 <= id_ < vocab]
+        if not ends:
+            raise OptionError(
+                "structured output needs an id that ends the output, and this bundle's tokenizer "
+                "names none; export it again from a checkpoint that has one"
+            )
+        self._matcher: Any = llguidance.LLMatcher
+        self._vocab = vocab
+        self._ends = tuple(ends)
+        try:
+            self._tokenizer = llguidance.LLTokenizer(
+                tokenizer_json, n_vocab=vocab, eos_token=list(ends)
+            )
+        except Exception as error:  # the library raises whatever its tokenizer code does
+            raise OptionError(
+                f"structured output: llguidance cannot read this tokenizer: {_line(error)}"
+            ) from error
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Guidance:
+        """For a bundle's target."""
+        manifest = bundle.manifest
+        return cls(bundle.tokenizer_json, manifest.target.vocab, manifest.tokenizer.eos_ids)
+
+    def check(self, grammar: Grammar) -> None:
+        """Compile it, or find it compiled. Raises OptionError with the first thing wrong."""
+        self._start(grammar)
+
+    def constraint(self, grammar: Grammar) -> GrammarConstraint:
+        """At the beginning of an output. Raises what `check` raises."""
+        matcher = self._start(grammar).deep_copy()
+        return GrammarConstraint(matcher, self._vocab, self._ends, grammar.kind)
+
+    def _start(self, grammar: Grammar) -> Any:
+        """A matcher that has consumed nothing; it is copied, never used."""
+        found = self._compiled.get(grammar)
+        if found is not None:
+            self._compiled.move_to_end(grammar)
+            return found
+        source = self._source(grammar)
+        wrong, said = self._matcher.validate_grammar_with_warnings(source, self._tokenizer)
+        if wrong:
+            raise OptionError(f"{grammar.kind}: {_line(said[0])}")
+        matcher = self._matcher(self._tokenizer, source, log_level=0)
+        if matcher.is_error():
+            raise OptionError(f"{grammar.kind}: {_line(matcher.get_error())}")
+        self._compiled[grammar] = matcher
+        while len(self._compiled) > KEPT:
+            self._compiled.popitem(last=False)
+        return matcher
+
+    def _source(self, grammar: Grammar) -> str:
+        made: str
+        try:
+            if grammar.kind == "json_schema":
+                made = self._matcher.grammar_from_json_schema(grammar.text, defaults=JSON_STYLE)
+            elif grammar.kind == "regex":
+                made = self._matcher.grammar_from_regex(grammar.text)
+            else:
+                made = self._matcher.grammar_from_lark(grammar.text)
+        except ValueError as error:
+            raise OptionError(f"{grammar.kind}: {_line(error)}") from None
+        return made
+
+
+def _line(said: object) -> str:
+    """On one line, its beginning."""
+    text = " ".join(str(said).split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
