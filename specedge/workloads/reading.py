@@ -35,7 +35,7 @@ MAX_PROMPTS = 100_000
 MAX_CLASS_CHARACTERS = 60  # a column of a table
 
 _KINDS = ("prompt", "messages", "text")
-_KEYS = (*_KINDS, "class")
+KEYS = (*_KINDS, "class")
 _JSON_TYPES = {
     dict: "an object",
     list: "an array",
@@ -60,15 +60,15 @@ def read(path: str | Path) -> tuple[Workload, ...]:
             not what the head of this module says; names the file, the line and the remedy.
     """
     path = Path(path)
-    raw = _bytes(path)
+    raw = file_bytes(path)
     source = f"{path.name}, sha256 {hashlib.sha256(raw).hexdigest()[:12]}"
     classes: dict[str, list[WorkloadPrompt]] = {}
-    for count, (number, item) in enumerate(_objects(raw, str(path))):
+    for count, (number, item) in enumerate(objects(raw, str(path))):
         if count == MAX_PROMPTS:
             raise PromptError(
                 f"{path}, line {number}: more than {MAX_PROMPTS:,} prompts; keep a sample of them"
             )
-        name, prompt = _entry(item, f"{path}, line {number}", f"{path.name}, line {number}")
+        name, prompt = entry(item, f"{path}, line {number}", f"{path.name}, line {number}")
         classes.setdefault(name, []).append(prompt)
     if not classes:
         raise PromptError(
@@ -80,14 +80,18 @@ def read(path: str | Path) -> tuple[Workload, ...]:
 def _built_in(name: str) -> Workload:
     file = resources.files("specedge.workloads.data").joinpath(f"{name.replace(' ', '_')}.jsonl")
     prompts: list[WorkloadPrompt] = []
-    for number, item in _objects(file.read_bytes(), file.name):
+    for number, item in objects(file.read_bytes(), file.name):
         where = f"{BUILT_IN}, {name} {len(prompts) + 1}"
-        prompts.append(_entry(item, f"{file.name}, line {number}", where)[1])
+        prompts.append(entry(item, f"{file.name}, line {number}", where)[1])
     return Workload(name, tuple(prompts), BUILT_IN)
 
 
-def _bytes(path: Path) -> bytes:
-    """The whole file; a pipe or a device is read no further than the limit."""
+def file_bytes(path: Path) -> bytes:
+    """The whole file; a pipe or a device is read no further than the limit.
+
+    Raises:
+        PromptError: it cannot be read, or is too large.
+    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -110,8 +114,12 @@ def _bytes(path: Path) -> bytes:
     return raw
 
 
-def _objects(raw: bytes, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Each line that is not blank: its number from 1, and the object on it."""
+def objects(raw: bytes, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Each line that is not blank: its number from 1, and the object on it.
+
+    Raises:
+        PromptError: a line is not a JSON object; names the file, the line and the remedy.
+    """
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise PromptError(f"{file}, line 1: this is UTF-16, expected UTF-8; save the file as UTF-8")
     if raw.startswith(b"\xef\xbb\xbf"):
@@ -143,13 +151,13 @@ def _object(line: bytes, where: str) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise PromptError(
-            f"{where}: nested too deeply; expected an object with {_names(_KEYS, 'or')}"
+            f"{where}: nested too deeply; expected an object with {_names(KEYS, 'or')}"
         ) from None
     except _TwiceError as error:
         raise PromptError(f"{where}: the key {_short(error)} is there twice; keep one") from None
     except ValueError as error:  # a number with too many digits
         raise PromptError(
-            f"{where}: invalid JSON: {_short(error)}; expected an object with {_names(_KEYS, 'or')}"
+            f"{where}: invalid JSON: {_short(error)}; expected an object with {_names(KEYS, 'or')}"
         ) from None
     if not isinstance(item, dict):
         raise PromptError(
@@ -171,12 +179,16 @@ def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return item
 
 
-def _entry(item: dict[str, Any], at: str, where: str) -> tuple[str, WorkloadPrompt]:
-    """Class and prompt of a line. `at` names it in errors here, `where` in later ones."""
+def entry(item: dict[str, Any], at: str, where: str) -> tuple[str, WorkloadPrompt]:
+    """Class and prompt of a line. `at` names it in errors here, `where` in later ones.
+
+    Raises:
+        PromptError: a key or a value is not what the head of this module says.
+    """
     for key in item:
-        if key not in _KEYS:
+        if key not in KEYS:
             raise PromptError(
-                f"{at}: the key {_short(key)} is not known; expected {_names(_KEYS, 'or')}"
+                f"{at}: the key {_short(key)} is not known; expected {_names(KEYS, 'or')}"
             )
     kinds = [key for key in _KINDS if key in item]
     if len(kinds) != 1:
