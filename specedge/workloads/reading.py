@@ -128,10 +128,11 @@ def objects(raw: bytes, file: str) -> Iterator[tuple[int, dict[str, Any]]]:
         )
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if line.strip():
-            yield number, _object(line, f"{file}, line {number}")
+            yield number, parsed_object(line, f"{file}, line {number}")
 
 
-def _object(line: bytes, where: str) -> dict[str, Any]:
+def parsed_object(line: bytes, where: str) -> dict[str, Any]:
+    """The object on one line, `where` named in the PromptError for a line that holds none."""
     if b"\0" in line:
         raise PromptError(
             f"{where}: a NUL byte at byte {line.index(0) + 1}; expected UTF-8 text, save the file "
