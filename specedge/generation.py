@@ -67,6 +67,8 @@ class Generation:
         explain: whether events and result carry a report of each round.
         state: what speculation is doing.
         on_end: told the result and the exception that ended the request, if one did; called once.
+        after: told the result when the consumer asks for more than the last event; the model is
+            free by then.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Generation:
         explain: bool = False,
         state: Callable[[], SpeculationState],
         on_end: OnEnd,
+        after: Callable[[Result], None] | None = None,
     ) -> None:
         self.result: Result | None = None
         self._begin = begin
@@ -89,6 +92,7 @@ class Generation:
         self._explain = explain
         self._state = state
         self._on_end = on_end
+        self._after = after
         # The reader is a thread's id, not a flag: Ctrl-C can keep a flag from being cleared, and
         # then the thread that was interrupted is still itself.
         self._reader: int | None = None
@@ -107,6 +111,9 @@ class Generation:
                 readable as `result`.
         """
         if self._ended:
+            after, self._after = self._after, None
+            if after is not None and self.result is not None:
+                after(self.result)
             raise StopIteration
         if self._read_elsewhere():
             raise BusyError("stream: another thread is reading it; give each thread its own model")

@@ -5,7 +5,8 @@ prompt          a string is completed as it stands, with the BOS token its token
                 token ids are taken as they are
 KV re-use       the slot keeps its rows between requests: the next prompt runs only what
                 follows the prefix it shares with the tokens that are cached
-concurrency     a second request while one runs gets BusyError, from any thread
+concurrency     a second request while one runs gets BusyError, from any thread; what a canary
+                decodes between requests is interrupted instead
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from specedge.bundle import Bundle
+from specedge.canary.turns import Turn, Turns
 from specedge.chat import Chat
 from specedge.contract import Ids
 from specedge.counters import Counters
@@ -38,6 +40,9 @@ from specedge.speculator import SpeculationState, Speculator
 from specedge.stream import TextStream
 from specedge.template import ChatTemplate
 from specedge.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from specedge.canary.watching import Canary
 
 _SEED_BITS = 53  # a drawn seed survives a JSON reader that knows only doubles
 
@@ -68,6 +73,7 @@ class Model:
         self.tokenizer = tokenizer
         self.last_result: Result | None = None
         self.notes = tuple(notes)
+        self.canary: Canary | None = None  # decodes a share of requests both ways
         self.counters = Counters(bundle.manifest.name, target.description)
         self._target = target
         self._speculator = speculator
@@ -79,6 +85,7 @@ class Model:
         self._seq: Sequence | None = None
         self._starting = threading.RLock()  # one that Ctrl-C left locked still opens here
         self._running: weakref.ref[Generation] | None = None
+        self._turns = Turns()
 
     @property
     def context(self) -> int:
@@ -130,7 +137,10 @@ class Model:
         return self.start(prompt, options)
 
     def generate(self, prompt: Prompt, **options: Unpack[OptionKeywords]) -> Result:
-        """`stream` to its end. On Ctrl-C what was made so far is in `last_result`."""
+        """`stream` to its end, a canary's included.
+
+        On Ctrl-C what was made so far is in `last_result`.
+        """
         return self.finish(self.start(prompt, options))
 
     def chat(self, system: str | None = None) -> Chat:
@@ -152,11 +162,15 @@ class Model:
         on_end: OnEnd | None = None,
         *,
         speculator: Speculator | None = None,
+        turn: Turn | None = None,
     ) -> Generation:
         """`stream` with the options in a mapping, and somebody to tell when it ends.
 
         `speculator` decodes this request in another way than the model's own, with proposers that
         nobody else uses meanwhile; it is not closed with the model.
+
+        `turn` makes it work between requests: it is not counted and leaves no `last_result`. Its
+        holder stops where it is wanted, and ends it.
         """
         eos_ids = self.bundle.manifest.tokenizer.eos_ids
         chosen = GenerationOptions.parse(
@@ -209,13 +223,21 @@ class Model:
             )
 
         def end(result: Result | None, error: BaseException | None) -> None:
-            self.counters.add(result, error)
-            self.last_result = result
+            if turn is None:
+                self.counters.add(result, error)
+                self.last_result = result
             if on_end is not None:
                 on_end(result, error)
 
+        after: Callable[[Result], None] | None = None
+        if self.canary is not None and speculator is None:
+            after = self.canary.chosen(self, ids, options, params, ends)
         with self._starting:
+            if turn is None:
+                self._turns.make_way()
             slot = self._open_slot()
+            if turn is not None:
+                self._turns.begin(turn)
             generation = Generation(
                 begin,
                 n=params.n,
@@ -224,6 +246,7 @@ class Model:
                 explain=chosen.explain,
                 state=lambda: self._state_of(drafts),
                 on_end=end,
+                after=after,
             )
             # A request that has ended, or that nobody holds any more, is one no longer: nothing
             # has to be released, which Ctrl-C could prevent.
@@ -270,6 +293,7 @@ class Model:
             EngineError: the model is closed.
         """
         with self._starting:
+            self._turns.make_way()
             self._open_slot()
             self._seq = None
 
@@ -292,6 +316,7 @@ class Model:
         Raises:
             BusyError: another thread is inside the running request.
         """
+        self._turns.make_way()
         running = self._running() if self._running is not None else None
         if running is not None:
             running.close()

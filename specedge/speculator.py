@@ -69,6 +69,7 @@ class Speculator:
             )
         self._mode = mode
         self._failures = 0
+        self._resting: str | None = None  # why it never drafts again
         self._vocab = self._max_verify = 0
         self._drafted: dict[str, int] = {}
         self._asked = self._proposers  # as this request asks them
@@ -80,6 +81,8 @@ class Speculator:
     def _at_rest(self) -> tuple[bool, str]:
         if self._mode == "off":
             return False, "turned off by request"
+        if self._resting is not None:
+            return False, self._resting
         if not self._proposers:
             return False, "there is no proposer"
         if not self._controller.longest:
@@ -94,6 +97,16 @@ class Speculator:
     @property
     def proposers(self) -> tuple[Proposer, ...]:
         return self._proposers
+
+    @property
+    def resting(self) -> str | None:
+        """The reason that `rest` was given; None: it was not called."""
+        return self._resting
+
+    def rest(self, reason: str) -> None:
+        """Draft nothing any more, whatever forces it; between requests only."""
+        self._resting = reason
+        self._on, self._reason = self._at_rest()
 
     def start(self, seq: Sequence, target: GraphSpec, sampler: Sampler) -> None:
         """Begin a request whose first token is committed; an earlier failure is forgiven.
@@ -119,7 +132,8 @@ class Speculator:
 
     def _constrain(self, constraint: Constraint | None) -> None:
         """Tokens that a grammar forces are drafted for nothing, also where no proposer pays."""
-        drafts = self._mode != "off" and self._controller.longest > 0
+        resting = self._mode == "off" or self._resting is not None
+        drafts = not resting and self._controller.longest > 0
         self._constraint = constraint if drafts else None
         self._asked = self._proposers
         if self._constraint is not None:
