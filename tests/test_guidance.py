@@ -1,0 +1,229 @@
+"""Grammars to masks: an output's place is the same whatever was drafted and refused on the way."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import numpy as np
+import pytest
+
+import tiny
+from constrained import Afresh
+from specedge.errors import OptionError
+from specedge.guidance.compiling import KEPT, Guidance
+from specedge.guidance.grammar import Grammar, asked
+
+INNER = tiny.byte_tokenizer()
+VOCAB = INNER.get_vocab_size()
+EOS = tiny.EOS
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "hello": {"type": "string", "maxLength": 5},
+        "würde": {"enum": ["é", "hell", 7, None]},
+        "list": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 20},
+                 "minItems": 1, "maxItems": 3},
+    },
+    "required": ["hello", "würde", "list"],
+    "additionalProperties": False,
+}  # fmt: skip
+GRAMMARS = [
+    Grammar("json_schema", json.dumps(PERSON)),
+    Grammar("regex", r"(hello|help|he) [0-9]{2,4}(END)?"),
+    Grammar("grammar", 'start: "(" start ")" | "let " WORD\nWORD: /[a-z]{1,3}/'),
+]
+
+
+@pytest.fixture(scope="module")
+def guidance() -> Guidance:
+    return Guidance(INNER.to_str(), VOCAB, [EOS])
+
+
+def ids(mask) -> frozenset[int] | None:
+    return None if mask is None else frozenset(np.flatnonzero(mask).tolist())
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
+def test_drafts_of_all_kinds_leave_the_place_as_one_that_never_saw_them(guidance, grammar):
+    draw = random.Random(5)
+    ended = forbidden = forced = 0
+    for _ in range(25):
+        constraint = guidance.constraint(grammar)
+        plain = Afresh(guidance._start(grammar), VOCAB, (EOS,))
+        output: tuple[int, ...] = ()
+        for _ in range(60):
+            constraint.sync(np.array(output, np.int64))
+            assert ids(constraint.mask()) == plain.allowed(output)
+            drafted: tuple[int, ...] = ()
+            for _ in range(draw.randrange(5)):
+                allowed = plain.allowed(output + drafted)
+                if draw.random() < 0.25:
+                    token = draw.randrange(VOCAB)
+                elif allowed:
+                    token = draw.choice(sorted(allowed))
+                else:
+                    break
+                assert constraint.allows(token) == (allowed is None or token in allowed)
+                constraint.push(token)
+                drafted += (token,)
+                now = plain.allowed(output + drafted)
+                forbidden += now is None
+                assert ids(constraint.mask()) == now
+            if draw.random() < 0.5:  # some rounds ask for the rest without a `sync` between
+                constraint.sync(np.array(output, np.int64))
+                forced += len(constraint.forced(4))
+                assert ids(constraint.mask()) == plain.allowed(output)
+            allowed = plain.allowed(output)
+            assert allowed
+            # a round commits some of the draft and a token of its own
+            kept: tuple[int, ...] = ()
+            for token in drafted[: draw.randrange(len(drafted) + 1)]:
+                if token not in (plain.allowed(output + kept) or ()) or token == EOS:
+                    break
+                kept += (token,)
+            token = draw.choice(sorted(plain.allowed(output + kept) or {EOS}))
+            output += (*kept, token)
+            if token == EOS:
+                ended += 1
+                break
+    assert ended > 3
+    assert forbidden > 20
+    assert forced > 5
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
+def test_a_forced_token_is_the_only_one_that_its_place_allows(guidance, grammar):
+    draw = random.Random(8)
+    seen = 0
+    for _ in range(30):
+        constraint = guidance.constraint(grammar)
+        plain = Afresh(guidance._start(grammar), VOCAB, (EOS,))
+        output: tuple[int, ...] = ()
+        while output[-1:] != (EOS,) and len(output) < 40:
+            constraint.sync(np.array(output, np.int64))
+            tokens = constraint.forced(6)
+            for n, token in enumerate(tokens):
+                assert plain.allowed(output + tuple(tokens[:n])) == {token}
+                seen += 1
+            longer = constraint.forced(60)
+            assert longer[: len(tokens)] == tokens or EOS in tokens
+            output += (draw.choice(sorted(plain.allowed(output) or {EOS})),)
+    assert seen > 10
+
+
+def test_an_end_follows_forced_tokens_when_nothing_else_can(guidance):
+    constraint = guidance.constraint(Grammar("regex", "hello|well"))
+    constraint.sync(np.array([], np.int64))
+    assert constraint.forced(8) == []
+    word = INNER.encode("we").ids
+    constraint.sync(np.array(word, np.int64))
+    tokens = constraint.forced(8)
+    assert tokens[-1] == EOS
+    assert INNER.decode([*word, *tokens]) == "well"
+    assert EOS not in constraint.forced(len(tokens) - 1)
+
+
+def test_a_draft_is_cut_where_it_cannot_stand(guidance):
+    constraint = guidance.constraint(Grammar("regex", "[a-z]{2,3}"))
+    constraint.sync(np.array([], np.int64))
+    a, digit = INNER.encode("a").ids[0], INNER.encode("1").ids[0]
+    assert constraint.fits([a, a, digit, a]) == 2
+    assert constraint.fits([a, a, a, a]) == 3
+    assert constraint.fits([digit]) == 0
+    assert constraint.fits([a, a, EOS, a]) == 3
+
+
+def test_an_end_in_a_draft_is_taken_back_with_it(guidance):
+    constraint = guidance.constraint(Grammar("regex", "[ab]{1,9}"))
+    a, b = INNER.encode("a").ids[0], INNER.encode("b").ids[0]
+    constraint.sync(np.array([a], np.int64))
+    before = ids(constraint.mask())
+    assert before == {a, b, EOS}
+    for token in (b, EOS, a):
+        constraint.push(token)
+    assert constraint.mask() is None
+    assert constraint.allows(0)
+    constraint.sync(np.array([a], np.int64))
+    assert ids(constraint.mask()) == before
+    constraint.sync(np.array([a, b, EOS], np.int64))
+    assert constraint.forced(4) == []
+    assert constraint.fits([a]) == 0
+
+
+def test_an_output_that_is_shorter_than_before_begins_anew(guidance):
+    constraint = guidance.constraint(Grammar("regex", "abc"))
+    a, b, c = (INNER.encode(letter).ids[0] for letter in "abc")
+    constraint.sync(np.array([a, b], np.int64))
+    constraint.push(c)
+    constraint.sync(np.array([a], np.int64))
+    assert ids(constraint.mask()) == {b}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("json_schema", '{"type": "strin"}', "strin"),
+        ("json_schema", '{"uniqueItems": true, "type": "array"}', "uniqueItems"),
+        ("json_schema", '{"enum": []}', "Unsatisfiable"),
+        ("regex", "[", "unclosed"),
+        ("regex", "(?=a)b", "look"),
+        ("grammar", "start: nothing", "nothing"),
+        ("grammar", 'begin: "a"', "start"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_in_one_line(guidance, kind, text, said):
+    with pytest.raises(OptionError, match=said) as caught:
+        guidance.check(Grammar(kind, text))
+    assert str(caught.value).startswith(f"{kind}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_compiled_grammars_are_kept_up_to_a_number():
+    guidance = Guidance(INNER.to_str(), VOCAB, [EOS])
+    for n in range(KEPT + 3):
+        guidance.check(Grammar("regex", f"a{{{n + 1}}}"))
+    assert len(guidance._compiled) == KEPT
+
+
+def test_without_llguidance_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(OptionError, match=r"pip install 'specedge\[guidance\]'"):
+        Guidance(INNER.to_str(), VOCAB, [EOS])
+
+
+@pytest.mark.parametrize("ends", [[], [VOCAB], [-1]])
+def test_a_model_without_an_end_cannot_be_constrained(ends):
+    with pytest.raises(OptionError, match="an id that ends the output"):
+        Guidance(INNER.to_str(), VOCAB, ends)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"regex": "a", "grammar": "b"}, "regex: excludes grammar"),
+        ({"json_schema": {}, "regex": "a"}, "json_schema: excludes regex"),
+        ({"regex": ""}, "regex: expected some text"),
+        ({"regex": 3}, "regex: expected some text, found 3"),
+        ({"grammar": "  "}, "grammar: expected some text"),
+        ({"json_schema": "{"}, "not valid JSON"),
+        ({"json_schema": "[" * 100_000}, "not valid JSON"),
+        ({"json_schema": "[]"}, "expected an object"),
+        ({"json_schema": True}, "expected an object, found True"),
+        ({"json_schema": {"a": object()}}, "cannot be written as JSON"),
+        ({"json_schema": {"a": float("nan")}}, "cannot be written as JSON"),
+        ({"regex": "\ud800"}, "lone surrogate"),
+    ],
+)
+def test_what_is_no_grammar_is_refused(given, said):
+    with pytest.raises(OptionError, match=said):
+        asked(given)
+
+
+def test_a_schema_may_be_text_or_an_object_and_keeps_its_order():
+    schema = {"properties": {"b": {}, "a": {}}}
+    assert asked({"json_schema": schema}) == asked({"json_schema": json.dumps(schema)})
+    assert asked({"json_schema": schema, "regex": None}) is not None
+    assert asked({}) is None
