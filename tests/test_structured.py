@@ -1,4 +1,4 @@
-"""Structured output in requests: the same with drafts as without, and refused where it cannot be."""
+"""Structured output in requests: the same with drafts as without; refused where it cannot be."""
 
 from __future__ import annotations
 
@@ -309,7 +309,7 @@ def test_a_lookup_is_cut_before_it_costs_a_call():
         Metrics(),
         sampler=sampler,
     )
-    assert set(sum((done.tokens for done in rounds), [])) <= {0, 1, 2}
+    assert {token for done in rounds for token in done.tokens} <= {0, 1, 2}
     assert wrong.asked
     assert {call.width for call in target.calls} == {1}
 
