@@ -1,0 +1,67 @@
+"""Whether every way says what plain decoding says; a speed of other text is no speed."""
+
+from __future__ import annotations
+
+from specedge.loadtest.records import RequestRecord
+from specedge.loadtest.serving import Served
+
+PLAIN = "plain"
+COMPARABLE = ("greedy", "coupled")  # rules whose tokens do not depend on the drafts
+_MOST_NAMED = 5
+
+
+class Outputs:
+    """Told every request that was served; `notes` says what differed.
+
+    Args:
+        width_noise: of the target, see `Engine`.
+    """
+
+    def __init__(self, width_noise: float = 0.0) -> None:
+        self._noise = width_noise
+        self._seen: dict[str, dict[int, set[str]]] = {}  # by way and number: hashes
+        self._prompts: dict[int, str] = {}
+        self._rules: set[str] = set()
+
+    def add(self, served: Served, record: RequestRecord) -> None:
+        """A failed request has no output to compare."""
+        if served.failure is not None or served.result is None:
+            return
+        self._rules.add(served.result.acceptance)
+        self._prompts[record.number] = record.prompt
+        self._seen.setdefault(record.way, {}).setdefault(record.number, set()).add(record.output)
+
+    def notes(self) -> list[str]:
+        """One line for all ways that agree, and one for each that does not."""
+        drawn = self._rules.difference(COMPARABLE)
+        if drawn:
+            return [
+                f"outputs are not compared: with {' and '.join(sorted(drawn))} acceptance the "
+                "tokens that are drawn depend on the drafts; a seed with acceptance auto or "
+                "coupled makes them comparable"
+            ]
+        plain = self._seen.get(PLAIN, {})
+        said, equal, shared = [], 0, 0
+        for way, seen in self._seen.items():
+            both = [number for number in seen if number in plain]
+            differing = [n for n in both if len(seen[n] | plain[n]) > 1]
+            shared += len(both) if way != PLAIN else 0
+            equal += len(both) - len(differing) if way != PLAIN else 0
+            if differing:
+                said.append(self._differing(way, differing, len(both)))
+        if shared:
+            said.insert(0, f"outputs equal to plain decoding's: {equal:,} of {shared:,}")
+        return said
+
+    def _differing(self, way: str, numbers: list[int], both: int) -> str:
+        named = ", ".join(f"{self._prompts[n]} (request {n})" for n in numbers[:_MOST_NAMED])
+        more = len(numbers) - _MOST_NAMED
+        named += f" and {more} more" if more > 0 else ""
+        what = "between repetitions" if way == PLAIN else "from plain decoding's"
+        why = (
+            f"its logits differ by up to {self._noise:.2g} with the number of tokens in a call, so "
+            "near-ties may fall another way"
+            if self._noise
+            else "this engine promises equal ones: run `specedge verify`"
+        )
+        return f"outputs of {way} differ {what} on {len(numbers)} of {both}: {named}; {why}"
