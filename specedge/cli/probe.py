@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,14 +16,6 @@ if TYPE_CHECKING:
 
 
 _MOST_LEFT_OUT = 3
-
-
-class _Stages(Protocol):
-    """The part of `reporting()` that is used here."""
-
-    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
-
-    def advance(self, amount: int) -> None: ...
 
 
 @click.command(short_help="Measure here whether speculation pays.")
@@ -83,6 +75,7 @@ def command(
     """
     from specedge.cli._probe_tables import FEW_PASSES, decision_table, probe_tables, verdict_lines
     from specedge.cli._progress import reporting
+    from specedge.cli._stages import Percent
     from specedge.probe.probing import probe
     from specedge.report.writing import check_place
 
@@ -94,7 +87,7 @@ def command(
         exporter.check_place(prometheus)  # before anything is measured
     with reporting() as progress:
         progress.stage(f"opening {bundle}")
-        stages = _Percent(progress, f"measuring for at most {budget:g} s")
+        stages = Percent(progress, f"measuring for at most {budget:g} s")
         probed = probe(bundle, budget_s=budget, report=stages, **options)
     for note in [*probed.notes, *_left_out(probed.left_out)]:
         click.echo(f"note: {note}", err=True)
@@ -138,24 +131,6 @@ def _left_out(lines: Sequence[str]) -> list[str]:
 
 def _command_line() -> str:
     return shlex.join(["specedge", *sys.argv[1:]])
-
-
-class _Percent:
-    """Turns shares of a stage's time into 100 units, a stage begun when its first share comes."""
-
-    def __init__(self, progress: _Stages, title: str) -> None:
-        self._progress = progress
-        self._title = title
-        self._stage = ""
-        self._shown = 0
-
-    def __call__(self, stage: str, share: float) -> None:
-        if stage != self._stage:
-            self._stage, self._shown = stage, 0
-            self._progress.stage(f"{self._title}: {stage}", 100, "%")
-        reached = max(self._shown, int(100 * share))
-        self._progress.advance(reached - self._shown)
-        self._shown = reached
 
 
 def _outcome(probed: Probed) -> str:

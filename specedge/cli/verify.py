@@ -1,0 +1,107 @@
+"""`specedge verify`: go or no-go before a rollout."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(short_help="Check that speculation changes nothing; go or no-go.")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option(
+    "--prompts",
+    "prompts_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Prompts of your own, one JSON object a line. [default: those built in]",
+)
+@click.option(
+    "--tasks",
+    "tasks_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Tasks of your own with checkable answers, likewise. [default: those built in]",
+)
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME", help="Run this gate only; may be repeated."
+)
+@click.option("--without", multiple=True, metavar="NAME", help="Leave a gate out; may be repeated.")
+@click.option(
+    "--per-class",
+    type=int,
+    metavar="N",
+    help="Prompts of each class. [default: all of a file, 4 of those built in]",
+)
+@click.option(
+    "--max-tokens", type=int, metavar="N", help="Output of each prompt of the gate greedy."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
+@click.option(
+    "--junit", type=click.Path(path_type=Path), metavar="FILE", help="Write JUnit XML, for CI."
+)
+@click.option(
+    "--html",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report as one page that needs no network.",
+)
+@click.option("--threads", type=int, metavar="N", help="[default: every usable core]")
+@click.option("--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]")
+@click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs.")
+@click.option("--memory", metavar="SIZE", help="Limit, as in 1GiB, of what a run may need.")
+@click.option(
+    "--exact/--no-exact",
+    default=True,
+    help="Kernels whose results do not depend on how many tokens a call has.",
+)
+def command(
+    bundle: Path, as_json: bool, junit: Path | None, html: Path | None, **options: Any
+) -> None:
+    """Check BUNDLE on this machine: that target and draft belong together (compatibility), that
+    greedy text is the same with every proposer and draft length (greedy), that sampling keeps the
+    target's distribution (distribution), that answers are as good (quality), that constrained
+    output parses (structured), and that nothing breaks at the edges (limits).
+
+    Exit status 0 only when every gate that ran has passed.
+    """
+    from specedge.cli._progress import reporting
+    from specedge.cli._stages import Percent
+    from specedge.cli._tables import print_sentences, print_tables
+    from specedge.cli._verify_tables import verdict_lines, verify_tables
+    from specedge.gates.verifying import verify
+    from specedge.report.writing import check_place
+
+    for file in (junit, html):
+        if file is not None:
+            check_place(file)  # before anything is run
+    with reporting() as progress:
+        progress.stage(f"opening {bundle}")
+        verified = verify(
+            bundle,
+            command=shlex.join(["specedge", *sys.argv[1:]]),
+            report=Percent(progress, ""),
+            **options,
+        )
+    if as_json:
+        click.echo(json.dumps(verified.to_dict(), ensure_ascii=False))
+    else:
+        print_tables(verify_tables(verified))
+        print_sentences(verdict_lines(verified))
+    if junit is not None:
+        from specedge.gates import junit as writer
+
+        writer.write(junit, writer.xml(verified))
+        click.echo(f"junit: {junit}", err=True)
+    if html is not None:
+        from specedge.report import write
+        from specedge.report.verification import render_verified
+
+        write(html, render_verified(verified))
+        click.echo(f"report: {html}", err=True)
+    if not verified.passed:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,146 @@
+"""Runs the gates on one open bundle and says go or no-go."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from specedge import __version__
+from specedge.desk import Desk
+from specedge.errors import OptionError, SpecedgeError
+from specedge.gates.findings import Case, Gate, Verified
+from specedge.gates.prompts import Asked, prompts
+
+Report = Callable[[str, float], None]
+"""Told the stage and the share of it that is done, 0..1."""
+
+Check = Callable[..., Gate]
+"""(desk, prompts, report=..., own keywords) → Gate."""
+
+GATES = {
+    "compatibility": ("specedge.gates.compatibility", "Compatibility"),
+    "greedy": ("specedge.gates.equality", "Greedy equality"),
+    "distribution": ("specedge.gates.distribution", "Distribution of sampled tokens"),
+    "quality": ("specedge.gates.quality", "Task quality"),
+    "structured": ("specedge.gates.structured", "Structured output"),
+    "limits": ("specedge.gates.limits", "Limits"),
+}
+"""By name on the command line: module and title; in the order they run."""
+
+PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "tokenizers", "llguidance", "jsonschema")
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    prompts_file: Path | None = None,
+    tasks_file: Path | None = None,
+    gates: Sequence[str] = (),
+    without: Sequence[str] = (),
+    per_class: int | None = None,
+    max_tokens: int | None = None,
+    command: str = "",
+    report: Report = lambda stage, share: None,
+    **opening: Any,
+) -> Verified:
+    """Check everything that speculation must not change.
+
+    Args:
+        path: the bundle's folder.
+        prompts_file: see docs/workloads.md; None: those built in.
+        tasks_file: see docs/tasks.md; None: those built in.
+        gates: to run; empty: all.
+        without: to leave out.
+        per_class: prompts of each class, at most.
+        max_tokens: output of each prompt in the greedy gate; None: the gate's own.
+        command: to be shown in reports.
+        report: told how far it is.
+        opening: see `Desk`.
+
+    Raises:
+        OptionError: an unknown gate, none left, or a number out of range.
+        PromptError: a file of prompts or tasks is not usable.
+        BundleError, EngineError, MemoryBudgetError: the bundle cannot be opened.
+    """
+    chosen = chosen_gates(gates, without)
+    checked_count("per-class", per_class)
+    checked_count("max-tokens", max_tokens)
+    own: dict[str, dict[str, Any]] = {}
+    if max_tokens is not None:
+        own["greedy"] = {"max_tokens": max_tokens}
+    if tasks_file is not None:
+        if "quality" not in chosen:
+            raise OptionError("tasks: are for the gate quality, which is left out")
+        tasks = importlib.import_module("specedge.gates.tasks")
+        own["quality"] = {"tasks": tasks.read(tasks_file)}
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    with Desk(path, **opening) as desk:
+        asked = prompts(prompts_file, per_class, has_template=desk.model.has_chat_template)
+        found = [
+            run_gate(name, desk, asked, report=report, own=own.get(name, {})) for name in chosen
+        ]
+        return Verified(
+            bundle=desk.bundle.manifest.name,
+            created=created,
+            command=command,
+            versions=versions(desk.model.engine),
+            fingerprint=desk.fingerprint,
+            gates=found,
+            left_out=[name for name in GATES if name not in chosen],
+        )
+
+
+def run_gate(
+    name: str,
+    desk: Desk,
+    asked: Sequence[Asked],
+    *,
+    report: Report = lambda stage, share: None,
+    own: Mapping[str, Any] | None = None,
+) -> Gate:
+    """One gate, timed. What goes wrong in it fails it; the others still run."""
+    module, title = GATES[name]
+    check: Check = importlib.import_module(module).check
+    began = time.perf_counter()
+    try:
+        gate = check(desk, asked, report=report, **(own or {}))
+    except SpecedgeError as error:
+        said = " ".join(str(error).split())
+        gate = Gate(name, title, f"could not be run: {said}", [Case("run", "failed", said)])
+    return replace(gate, seconds=time.perf_counter() - began)
+
+
+def chosen_gates(gates: Sequence[str], without: Sequence[str]) -> list[str]:
+    """Names of those to run, in their order. Raises OptionError."""
+    for name in (*gates, *without):
+        if name not in GATES:
+            raise OptionError(f"gate: no gate {name!r}; there are {', '.join(GATES)}")
+    chosen = [name for name in GATES if (not gates or name in gates) and name not in without]
+    if not chosen:
+        raise OptionError("gate: none is left to run; leave out fewer")
+    return chosen
+
+
+def checked_count(name: str, value: int | None) -> None:
+    """Raises OptionError when it is given and less than 1."""
+    if value is not None and value < 1:
+        raise OptionError(f"{name}: expected 1 or more, found {value}")
+
+
+def versions(engine: str) -> dict[str, str]:
+    """Of specedge, Python and what computes; `engine` as it describes itself."""
+    found = {"specedge": __version__, "python": platform.python_version(), "engine": engine}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
