@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from specedge.bundle import Bundle
+from specedge.canary.watching import Canary, Standing, checked_share, has_records
 from specedge.contract import Manifest
 from specedge.controller import Chooser, Controller
 from specedge.engines.base import Engine
@@ -38,6 +39,7 @@ def load(
     exact: bool = True,
     memory: str | int | None = None,
     verify: bool = True,
+    canary: float = 0.0,
 ) -> Model:
     """Open a bundle and make it ready to generate. What is None comes from the bundle.
 
@@ -60,6 +62,8 @@ def load(
         memory: bytes, or a size like "2GiB", that a run may need; a draft model that does not fit
             is left out. None: what the machine has available decides.
         verify: check the sha256 of every file (see `specedge.bundle`).
+        canary: share of requests, 0..1, that are decoded plainly as well, after the answer, and
+            compared; docs/canary.md.
 
     Raises:
         BundleError: see `Bundle.open`.
@@ -88,6 +92,7 @@ def load(
             '1 or more with "ngram" among the proposers'
         )
     check_threads(threads)
+    share = checked_share(canary)
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
@@ -117,15 +122,22 @@ def load(
                 f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
                 "call, so near-ties may fall another way than in plain decoding"
             )
-        knowledge = None
-        if mode == "auto" and length:
+        knowledge, watched, standing = None, None, Standing()
+        if drafts and (mode == "auto" or share or has_records(bundle)):
             # a probe knows the draft that the bundle asks for, whether or not this run does
             probed = "draft" not in names and "draft" in defaults.proposers
             with_draft = fits.keeps_draft or room(wants_draft=probed, lookups=True).keeps_draft
             parts = opener.fingerprint(target, with_draft=with_draft)
-            knowledge = Knowledge.of(bundle, parts)
-            notes += knowledge.notes
-            names = knowledge.allowed(names)
+            standing = Standing.of(bundle, parts, insists=mode == "on")
+            notes += standing.notes
+            if share and standing.off is None:
+                watched = Canary(bundle, parts, share, insists=mode == "on")
+            if mode == "auto":
+                knowledge = Knowledge.of(bundle, parts)
+        if knowledge is not None:
+            if standing.off is None:
+                notes += knowledge.notes
+            names = knowledge.allowed(names) if standing.off is None else []
             if fits.keeps_draft and "draft" not in names:
                 opened.pop().close()
                 target = opener.target(takes_turns=False)
@@ -151,7 +163,11 @@ def load(
                 margin=defaults.margin,
             )
         speculator = Speculator(chosen, controller, mode=mode)
-        return Model(bundle, target, speculator, tokenizer, notes)
+        if standing.off is not None:
+            speculator.rest(standing.off)
+        model = Model(bundle, target, speculator, tokenizer, notes)
+        model.canary = watched
+        return model
     except BaseException as error:
         for each in opened:
             each.close()

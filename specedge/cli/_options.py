@@ -142,6 +142,14 @@ _SHARED = (
         "faster, and near-ties may fall another way with speculation than without.",
     ),
     click.option(
+        "--canary",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="Decode this share of requests, 0..1, plainly as well, after the answer; a difference "
+        "or a loss turns speculation off. `specedge canary` shows what came of it.",
+    ),
+    click.option(
         "--metrics",
         "metrics_file",
         type=click.Path(path_type=Path),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _LOADING = (
     *("engine", "threads", "speculation", "draft_length", "proposers"),
-    *("context", "exact", "memory"),
+    *("context", "exact", "memory", "canary"),
 )
 _REQUEST = (
     *("max_tokens", "stop", "ignore_eos", "echo", "logprobs", "explain"),
