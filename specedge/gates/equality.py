@@ -1,0 +1,320 @@
+"""Greedy text with speculation is that without: every way to decode, token for token.
+
+Plain decoding of each prompt is the reference. Every other way decodes the same prompt after it, in
+the same slot, as requests of an application follow each other. Where a text differs, `parting` says
+where, and whether the difference between kernel widths explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from specedge.contract import Ids
+from specedge.desk import AUTO, PLAIN, Desk, Way
+from specedge.errors import OptionError, PromptError, SpecedgeError
+from specedge.gates.findings import Case, Gate
+from specedge.gates.parting import Parting, find, first_difference
+from specedge.gates.prompts import Asked
+from specedge.gates.scores import Difference, Score, Token, counted, explained
+from specedge.options import GenerationOptions
+from specedge.result import Result
+
+Report = Callable[[str, float], None]
+"""(stage, share 0..1 done)."""
+
+NAME = "greedy"
+TITLE = "Greedy text is the same with speculation and without"
+KS = (1, 3, 7, 15)
+MIXED_K = 7  # at most, where all proposers take turns
+PENALISED = "penalties and bias"
+PENALISED_PROMPTS = 4
+PENALTIES = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2}
+BIASES = (-4.0, 1.0)  # of the first and the last token of the text that was made without them
+MEASURED_OUTSIDE = 2
+"""Differences outside the noise, of a case, after which no further one is measured: it failed."""
+
+
+def check(
+    desk: Desk,
+    prompts: Sequence[Asked],
+    *,
+    report: Report,
+    max_tokens: int = 48,
+    ks: Sequence[int] = KS,
+) -> Gate:
+    """Decode every prompt in every way; the bundle's own penalties stay as they are.
+
+    Args:
+        desk: of the bundle.
+        prompts: those that do not fit the context are left out, and named.
+        report: told of the progress.
+        max_tokens: of each output; a text that ends earlier is compared up to its end.
+        ks: draft lengths of the fixed ways; those that do not fit the graph are left out.
+
+    Raises:
+        PromptError: a prompt is malformed, or none fits.
+        OptionError: an argument is out of range.
+    """
+    began = perf_counter()
+    trial = _Trial(desk, prompts, max_tokens, ks)
+    trial.run(report)
+    return trial.gate(perf_counter() - began)
+
+
+def ways_to_compare(desk: Desk, ks: Sequence[int] = KS) -> list[Way]:
+    """All but plain: auto, each proposer with each K, and all proposers in turn."""
+    ways = [way for way in desk.ways(ks) if way != PLAIN]
+    short = [way.k for way in ways if 0 < way.k <= MIXED_K]
+    if len(desk.proposers) > 1 and short:
+        ways.append(Way("on", desk.proposers, max(short)))
+    return ways
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """What plain decoding says to one prompt."""
+
+    name: str
+    asked: Asked
+    ids: Ids
+    options: Mapping[str, Any]
+    plain: Result
+
+
+class _Trial:
+    """The runs of one gate, and their scores."""
+
+    def __init__(
+        self, desk: Desk, prompts: Sequence[Asked], max_tokens: int, ks: Sequence[int]
+    ) -> None:
+        self._desk = desk
+        self._max_tokens = max_tokens
+        self._prompts: list[tuple[Asked, Ids]] = []
+        self._left_out: list[str] = []
+        for asked in prompts:
+            ids, _ = desk.model.encode(asked.prompt)
+            if len(ids) <= desk.model.context:
+                self._prompts.append((asked, ids))
+            else:
+                self._left_out.append(f"{asked.name} ({len(ids)} tokens)")
+        if not self._prompts:
+            raise PromptError(
+                f"prompts: none of {len(prompts)} fits the context of {desk.model.context} tokens; "
+                "give shorter ones, or a larger context"
+            )
+        self._ways = ways_to_compare(desk, ks)
+        self._scores = {way: Score(way.name) for way in self._ways}
+        self._penalised = Score(PENALISED)
+        self._plain = Score(PLAIN.name)
+        self._measured: dict[tuple[str, int, int | None, int | None], Parting] = {}
+
+    def run(self, report: Report) -> None:
+        """Every prompt in every way, a few of them with penalties as well."""
+        desk, count = self._desk, len(self._prompts)
+        greedy = {"temperature": 0.0, "max_tokens": self._max_tokens, "min_tokens": 0}
+        desk.renew(AUTO)  # what it learns, it learns here
+        for place, (asked, ids) in enumerate(self._prompts):
+            report(asked.name, place / count)
+            desk.forget()
+            reference = self._reference(asked.name, asked, ids, greedy)
+            if reference is None:
+                continue
+            for way in self._ways:
+                self._compare(self._scores[way], way, reference)
+            if place % max(1, count // PENALISED_PROMPTS) == 0:
+                self._run_penalised(reference)
+        report(NAME, 1.0)
+
+    def _run_penalised(self, bare: _Reference) -> None:
+        """One way of each kind: what matters is that rows are edited where tokens are drafted."""
+        tokens = bare.plain.tokens
+        bias = {tokens[-1]: BIASES[1], tokens[0]: BIASES[0]}
+        options = {**bare.options, **PENALTIES, "logit_bias": bias}
+        name = f"{bare.name} with penalties"
+        reference = self._reference(name, bare.asked, bare.ids, options)
+        if reference is not None:
+            longest = {(way.mode, way.proposers): way for way in self._ways if way.k <= MIXED_K}
+            for way in longest.values():
+                self._compare(self._penalised, way, reference)
+
+    def _reference(
+        self, name: str, asked: Asked, ids: Ids, options: Mapping[str, Any]
+    ) -> _Reference | None:
+        """Plain decoding; None, and a trouble, when even that fails."""
+        self._plain.runs += 1
+        began = perf_counter()
+        try:
+            plain = self._desk.ask(PLAIN, asked.prompt, **options)
+        except (OptionError, PromptError):
+            raise
+        except SpecedgeError as error:
+            self._plain.troubles.append(f"{name}: plain decoding failed: {error}")
+            return None
+        finally:
+            self._plain.seconds += perf_counter() - began
+        self._plain.equal += 1
+        self._plain.tokens += len(plain.tokens)
+        return _Reference(name, asked, ids, options, plain)
+
+    def _compare(self, score: Score, way: Way, reference: _Reference) -> None:
+        """One run, and what it adds to a score."""
+        began = perf_counter()
+        score.runs += 1
+        failures = self._desk.speculator(way).state().failures
+        try:
+            result = self._desk.ask(way, reference.asked.prompt, **reference.options)
+        except SpecedgeError as error:
+            score.troubles.append(f"{reference.name}, {way.name}: {error}")
+        else:
+            score.tokens += len(reference.plain.tokens)
+            score.drafted += result.metrics.proposed
+            score.accepted += result.metrics.accepted
+            if result.speculation.failures > failures:  # the rest was plain: no evidence
+                why = result.speculation.reason
+                score.troubles.append(f"{reference.name}, {way.name}: {why}")
+            self._judge(score, way, reference, result)
+        score.seconds += perf_counter() - began
+
+    def _judge(self, score: Score, way: Way, reference: _Reference, result: Result) -> None:
+        plain = reference.plain
+        place = first_difference(plain.tokens, result.tokens)
+        if place is not None:
+            outside = sum(each.parting is not None for each in score.outside)
+            measures = outside < MEASURED_OUTSIDE
+            score.differences.append(self._difference(way, reference, result, place, measures))
+        elif (plain.text, plain.finish_reason) != (result.text, result.finish_reason):
+            score.troubles.append(
+                f"{reference.name}, {way.name}: the same tokens, but it ended by "
+                f"{result.finish_reason!r} after {len(result.text)} characters, expected "
+                f"{plain.finish_reason!r} after {len(plain.text)}"
+            )
+        else:
+            score.equal += 1
+
+    def _difference(
+        self, way: Way, reference: _Reference, result: Result, place: int, measures: bool
+    ) -> Difference:
+        """Ways that part at the same place for the same token are measured once."""
+        ours, theirs = (
+            tokens[place] if place < len(tokens) else None
+            for tokens in (reference.plain.tokens, result.tokens)
+        )
+        key = (reference.name, place, theirs)
+        parting, why = self._measured.get(key), ""
+        if parting is None and not measures:
+            why = f"{MEASURED_OUTSIDE} before it lie outside the noise"
+        elif parting is None:
+            try:
+                parting = self._measured[key] = self._measure(reference, result)
+            except SpecedgeError as error:
+                why = str(error)
+        tokenizer = self._desk.model.tokenizer
+        plain, other = Token.of(tokenizer, ours), Token.of(tokenizer, theirs)
+        return Difference(reference.name, way.name, place, plain, other, parting, why)
+
+    def _measure(self, reference: _Reference, result: Result) -> Parting:
+        manifest = self._desk.bundle.manifest
+        options = GenerationOptions.parse(reference.options, manifest.generation)
+        target = self._desk.model.target
+        parting = find(
+            target, reference.ids, reference.plain.tokens, result.tokens, params=options.sampling
+        )
+        assert parting is not None, "measured where nothing differs"
+        return parting
+
+    def gate(self, seconds: float) -> Gate:
+        """All scores together."""
+        scores = [*self._scores.values(), self._penalised]
+        cases = [score.case() for score in scores if score.runs]
+        if self._plain.troubles:
+            said = self._plain.troubles
+            figures = {"runs": self._plain.runs, "troubles": said}
+            cases.insert(0, Case(PLAIN.name, "failed", said[0], self._plain.seconds, figures))
+        drafted = sum(score.drafted for score in scores)
+        if not drafted:
+            cases.append(Case("drafts", "failed", _nothing_drafted(self._ways)))
+        differences = [each for score in scores for each in score.differences]
+        target = self._desk.model.target
+        margins = [abs(each.parting.margin) for each in differences if each.parting is not None]
+        noises = [each.parting.noise for each in differences if each.parting is not None]
+        figures = {
+            "prompts": len(self._prompts),
+            "ways": len(self._ways),
+            "max_tokens": self._max_tokens,
+            "runs": sum(score.runs for score in scores),
+            "equal": sum(score.equal for score in scores),
+            "tokens": sum(score.tokens for score in scores),
+            "drafted": drafted,
+            "accepted": sum(score.accepted for score in scores),
+            "differences": len(differences),
+            "outside": sum(not each.within for each in differences),
+            "largest_margin": max(margins, default=None),
+            "noise": max(noises, default=None),
+            "engine_width_noise": target.width_noise,
+            "width_step": target.width_step,
+        }
+        return Gate(
+            NAME, TITLE, self._certificate(cases, scores), cases, seconds, figures, self._notes()
+        )
+
+    def _certificate(self, cases: Sequence[Case], scores: Sequence[Score]) -> str:
+        """The answer in one line."""
+        runs = sum(score.runs for score in scores)
+        differences = [each for score in scores for each in score.differences]
+        failed = [case for case in cases if case.outcome == "failed"]
+        outside = [each for each in differences if not each.within]
+        if outside:
+            return (
+                f"{counted(outside)} in {runs} runs outside the width noise; the first: "
+                f"{outside[0].said}"
+            )
+        if failed:
+            return f"{failed[0].name}: {failed[0].said}"
+        tokens = sum(score.tokens for score in scores)
+        size = f"{len(self._prompts)} prompts, {len(self._ways)} ways, {tokens:,} tokens"
+        if differences:
+            return f"{counted(differences)} in {runs} runs ({size}), {explained(differences)}"
+        return f"equal on {runs} of {runs} runs ({size})"
+
+    def _notes(self) -> list[str]:
+        notes = [_exactness(self._desk)]
+        if self._penalised.runs:
+            notes.append(
+                f"{self._penalised.runs} of the runs are made with penalties and biases, which "
+                "change every row by the tokens before it, drafted ones included"
+            )
+        idle = [score.name for score in self._scores.values() if score.runs and not score.drafted]
+        if idle:
+            notes.append(f"drafted nothing on these prompts, and so cannot fail: {', '.join(idle)}")
+        never = [s.name for s in self._scores.values() if s.drafted and not s.accepted]
+        if never:
+            notes.append(f"not one drafted token was accepted: {', '.join(never)}")
+        if self._left_out:
+            notes.append(f"longer than the context, left out: {', '.join(self._left_out)}")
+        return notes
+
+
+def _nothing_drafted(ways: Sequence[Way]) -> str:
+    names = ", ".join(way.name for way in ways) or "none"
+    return (
+        f"no way drafted a single token ({names}), so nothing was tested; give prompts whose text "
+        "repeats itself, a bundle with a draft model, or a larger export.max_verify"
+    )
+
+
+def _exactness(desk: Desk) -> str:
+    """What may be expected of this engine."""
+    target = desk.model.target
+    if target.width_noise:
+        return (
+            f"not exact: logits of this engine differ by up to {target.width_noise:.2g} with the "
+            "number of tokens in a call, so of two nearly tied tokens the other one may win; "
+            "every such difference is measured where it happens"
+        )
+    return (
+        f"exact: calls are padded to multiples of {target.width_step}, between which logits agree "
+        "to the bit, so that every difference is a fault"
+    )

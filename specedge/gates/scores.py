@@ -1,0 +1,160 @@
+"""What the runs of one way have come to against plain decoding: counts, differences, a case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specedge.gates.findings import Case
+from specedge.gates.parting import Parting
+from specedge.tokenizer import Tokenizer
+
+TEXT_CHARACTERS = 40  # of a token, in a line
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An id and what it adds to a text; a special token is written as the vocabulary has it."""
+
+    id: int
+    text: str
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, id_: int | None) -> Token | None:
+        """None where there is no token: the text has ended."""
+        if id_ is None:
+            return None
+        text = tokenizer.token_bytes(id_).decode("utf-8", "replace")
+        return cls(id_, text or tokenizer.token(id_) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A run whose text was another one.
+
+    Args:
+        prompt: name of what was asked.
+        way: name of how it was decoded.
+        position: output tokens before it, which are the same.
+        plain, other: what each says there; None: it has ended.
+        parting: margin and noise; None: not measured.
+        why: it was not measured.
+    """
+
+    prompt: str
+    way: str
+    position: int
+    plain: Token | None
+    other: Token | None
+    parting: Parting | None
+    why: str = ""
+
+    @property
+    def within(self) -> bool:
+        """The width noise explains it."""
+        return self.parting is not None and self.parting.within
+
+    @property
+    def said(self) -> str:
+        """One line: where, expected, found, how near it was."""
+        if self.parting is None:
+            how = f"not measured: {self.why}"
+        else:
+            how = f"margin {self.parting.margin:.2g}, width noise {self.parting.noise:.2g}"
+        return (
+            f"{self.prompt}, {self.way}, output token {self.position + 1}: expected "
+            f"{_shown(self.plain)}, found {_shown(self.other)}; {how}"
+        )
+
+    def figures(self) -> dict[str, Any]:
+        """JSON-ready."""
+        parting = self.parting
+        return {
+            "prompt": self.prompt,
+            "way": self.way,
+            "position": self.position,
+            "plain_id": self.plain.id if self.plain else None,
+            "plain_text": self.plain.text if self.plain else None,
+            "other_id": self.other.id if self.other else None,
+            "other_text": self.other.text if self.other else None,
+            "margin": parting.margin if parting else None,
+            "noise": parting.noise if parting else None,
+            "within": self.within,
+        }
+
+
+def _shown(token: Token | None) -> str:
+    if token is None:
+        return "the end"
+    return f"{token.text[:TEXT_CHARACTERS]!r} (id {token.id})"
+
+
+@dataclass(slots=True)
+class Score:
+    """The runs of one case.
+
+    Args:
+        name: of the case.
+        runs: requests decoded in another way than plainly.
+        equal: of them, those with the tokens, the text and the end of plain decoding.
+        tokens: that plain decoding gave for them.
+        drafted, accepted: tokens over all runs.
+        differences: runs with other tokens.
+        troubles: runs that failed, or differ in what no token shows; a line each.
+        seconds: that decoding and measuring took.
+    """
+
+    name: str
+    runs: int = 0
+    equal: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def outside(self) -> list[Difference]:
+        """Differences that the width noise does not explain."""
+        return [each for each in self.differences if not each.within]
+
+    def case(self) -> Case:
+        """Passed when every difference is explained and nothing else went wrong."""
+        figures = {
+            "runs": self.runs,
+            "equal": self.equal,
+            "tokens": self.tokens,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "acceptance_rate": self.accepted / self.drafted if self.drafted else None,
+            "partings": [each.figures() for each in self.differences],
+            "troubles": list(self.troubles),
+        }
+        passed = not self.outside and not self.troubles
+        said = self._said()
+        return Case(self.name, "passed" if passed else "failed", said, self.seconds, figures)
+
+    def _said(self) -> str:
+        bad = [*self.troubles, *(each.said for each in self.outside)]
+        if bad:
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            return f"{bad[0]}{more}"
+        said = f"equal on {self.equal} of {self.runs} runs"
+        if self.differences:
+            said = f"{counted(self.differences)} in {self.runs} runs, {explained(self.differences)}"
+        if not self.drafted:
+            return f"{said}, but nothing was drafted: this shows nothing about drafts"
+        return f"{said}; {self.accepted:,} of {self.drafted:,} drafted tokens accepted"
+
+
+def counted(differences: Sequence[Difference]) -> str:
+    """ "1 difference", "3 differences"."""
+    return f"{len(differences)} difference{'' if len(differences) == 1 else 's'}"
+
+
+def explained(differences: Sequence[Difference]) -> str:
+    """The certificate of differences that are all within the noise."""
+    noise = max(each.parting.noise for each in differences if each.parting is not None)
+    return f"all within {noise:.2g}, the width noise of this engine"
