@@ -113,6 +113,11 @@ class Desk:
         return tuple(self._proposers)
 
     @property
+    def opener(self) -> Opener:
+        """What was asked for: engine, threads, context, exactness."""
+        return self._opener
+
+    @property
     def fingerprint(self) -> Fingerprint:
         """Of engines and settings as they are now; see `specedge.probe.fingerprint`."""
         return self._opener.fingerprint(self.model.target, with_draft="draft" in self._proposers)

@@ -23,6 +23,7 @@ from specedge.contract import (
     Ids,
     Manifest,
     MemoryPlan,
+    PairingProof,
     SourceRecord,
     SpeculationDefaults,
     TokenizerSpec,
@@ -33,6 +34,7 @@ from specedge.model import Model
 from specedge.proposers import Proposer
 from specedge.speculator import Mode, Speculator
 from specedge.tokenizer import Tokenizer
+from specedge.vocabulary import vocabulary_hash
 
 PAD, BOS, EOS, ASK = range(4)
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<ask>"]
@@ -82,7 +84,7 @@ def tokenizer_spec(
 ) -> TokenizerSpec:
     return TokenizerSpec(
         vocab=inner.get_vocab_size(),
-        vocabulary_hash="0" * 64,
+        vocabulary_hash=vocabulary_hash(inner.to_str()),
         bos_id=BOS,
         eos_ids=[EOS],
         pad_id=PAD,
@@ -140,6 +142,9 @@ def write_bundle(
     for role in ("target", "draft") if draft else ("target",):
         files |= {f"{role}/model.onnx": graph_file, f"{role}/weights.bin": b"\0\1\2\3"}
     sizes = {"context": context, "max_verify": max_verify}
+    proof = PairingProof(
+        usable=True, compared_ids=vocab, target_padded_to=vocab, draft_padded_to=vocab
+    )
     manifest = Manifest(
         name="tiny",
         created="2026-11-01T00:00:00Z",
@@ -150,6 +155,7 @@ def write_bundle(
         sources={
             "target": SourceRecord(kind="folder", reference="tiny", sha256=None, licence=None)
         },
+        pairing=proof if draft else None,
         memory=MemoryPlan(
             **sizes,
             target_weights=4,
