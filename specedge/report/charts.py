@@ -77,12 +77,14 @@ class Frame:
             aria_label=self.label,
         )
 
-    def x_axis(self, ticks: Iterable[tuple[int, float]], title: str) -> None:
+    def x_axis(
+        self, ticks: Iterable[tuple[float, float]], title: str, say: Callable[[float], str] = str
+    ) -> None:
         """A line, a number under each tick, the title under them."""
         self.add(line("axis", (self.left, self.bottom), (self.right, self.bottom)))
         for value, x in ticks:
             self.add(line("axis", (x, self.bottom), (x, self.bottom + 4)))
-            self.add(words(str(value), x, self.bottom + 16, anchor="middle"))
+            self.add(words(say(value), x, self.bottom + 16, anchor="middle"))
         self.add(words(title, (self.left + self.right) / 2, self.bottom + 32, "title", "middle"))
 
     def y_axis(self, ticks: Iterable[float], scale: Scale, say: Callable[[float], str]) -> None:

@@ -1,0 +1,116 @@
+"""What rounds did: how drafts stood, and where the time of a round went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Self
+
+from specedge.loadtest.records import RequestRecord, RoundRecord
+
+Key = tuple[str, int, int, int]
+"""Way, load, repeat, number: one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How drafts stood; rate and length belong together and are never shown alone.
+
+    Args:
+        rounds: target calls after the prefill, those without a draft included.
+        proposed, accepted: drafted tokens verified, and kept.
+        committed: tokens that the rounds added.
+        rate: accepted / proposed; None: nothing was drafted.
+        length: tokens committed per round.
+        per_call: output tokens per call of the target, the prefill counted as one.
+        offered, kept: by position from the first: rounds whose draft had such a token, kept it.
+    """
+
+    rounds: int
+    proposed: int
+    accepted: int
+    committed: int
+    rate: float | None
+    length: float
+    per_call: float
+    offered: list[int]
+    kept: list[int]
+
+    @classmethod
+    def of(cls, requests: Sequence[RequestRecord], committed: Mapping[Key, int]) -> Self | None:
+        """None: there was no round.
+
+        Args:
+            requests: served.
+            committed: by request, where its rounds were kept; else all tokens after the first.
+        """
+        rounds = sum(each.rounds for each in requests)
+        if not rounds:
+            return None
+        offered = _summed(each.proposed_by_position for each in requests)
+        kept = _summed(each.accepted_by_position for each in requests)
+        added = sum(committed.get(_key(each), max(each.tokens - 1, 0)) for each in requests)
+        proposed, accepted = sum(offered), sum(kept)
+        return cls(
+            rounds=rounds,
+            proposed=proposed,
+            accepted=accepted,
+            committed=added,
+            rate=accepted / proposed if proposed else None,
+            length=added / rounds,
+            per_call=(added + len(requests)) / (rounds + len(requests)),
+            offered=offered,
+            kept=kept + [0] * (len(offered) - len(kept)),
+        )
+
+    @property
+    def by_position(self) -> list[float]:
+        """Share of the drafts with such a token that kept it, as far as any draft came."""
+        pairs = zip(self.kept, self.offered, strict=True)
+        return [kept / offered for kept, offered in pairs if offered]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where a round's time goes, ms a round; see `specedge.metrics`."""
+
+    proposer: float
+    verifier: float
+    accept: float
+    other: float
+
+    @classmethod
+    def of(cls, requests: Sequence[RequestRecord]) -> Self | None:
+        """None: there was no round."""
+        rounds = sum(each.rounds for each in requests)
+        if not rounds:
+            return None
+        return cls(
+            proposer=sum(each.propose_ms for each in requests) / rounds,
+            verifier=sum(each.verify_ms for each in requests) / rounds,
+            accept=sum(each.accept_ms for each in requests) / rounds,
+            other=sum(each.other_ms for each in requests) / rounds,
+        )
+
+    @property
+    def round(self) -> float:
+        """All of it."""
+        return self.proposer + self.verifier + self.accept + self.other
+
+
+def committed_in_rounds(rounds: Iterable[RoundRecord]) -> dict[Key, int]:
+    """Tokens that the rounds of each request added."""
+    found: dict[Key, int] = {}
+    for each in rounds:
+        key = _key(each)
+        found[key] = found.get(key, 0) + each.committed
+    return found
+
+
+def _key(each: RequestRecord | RoundRecord) -> Key:
+    return each.way, each.load, each.repeat, each.number
+
+
+def _summed(lists: Iterable[Sequence[int]]) -> list[int]:
+    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
