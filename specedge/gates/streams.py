@@ -83,7 +83,7 @@ def cancelled(subject: Subject) -> Found:
         seen = 0
         while seen < few - 1:
             seen += len(next(stream).tokens)
-        if stream.result is None:  # else one round was the whole output
+        if seen < budget:  # else one round was the whole output
             try:
                 subject.desk.start(PLAIN, prompt, GREEDY).close()
                 faults.append(f"{way.name}: expected a busy model midway, found it free")
