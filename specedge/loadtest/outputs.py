@@ -32,7 +32,7 @@ class Outputs:
         self._seen.setdefault(record.way, {}).setdefault(record.number, set()).add(record.output)
 
     def notes(self) -> list[str]:
-        """One line for all ways that agree, and one for each that does not."""
+        """A line for each way whose outputs are others; none where all are equal."""
         drawn = self._rules.difference(COMPARABLE)
         if drawn:
             return [
@@ -41,16 +41,12 @@ class Outputs:
                 "coupled makes them comparable"
             ]
         plain = self._seen.get(PLAIN, {})
-        said, equal, shared = [], 0, 0
+        said = []
         for way, seen in self._seen.items():
             both = [number for number in seen if number in plain]
             differing = [n for n in both if len(seen[n] | plain[n]) > 1]
-            shared += len(both) if way != PLAIN else 0
-            equal += len(both) - len(differing) if way != PLAIN else 0
             if differing:
                 said.append(self._differing(way, differing, len(both)))
-        if shared:
-            said.insert(0, f"outputs equal to plain decoding's: {equal:,} of {shared:,}")
         return said
 
     def _differing(self, way: str, numbers: list[int], both: int) -> str:

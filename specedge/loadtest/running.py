@@ -125,6 +125,7 @@ class Runner:
         every = self._plan.jobs
         jobs = [every[number % len(every)] for number in range(self._plan.warmup)]
         total = self._plan.warmup * len(self._plan.ways)
+        self._report(WARMUP, 0.0, 0.0)
         for way in self._plan.ways:
             for _ in self._served(way, closed(1, len(jobs)), jobs):
                 self._advance(WARMUP, self._done + 1, total)
@@ -134,6 +135,7 @@ class Runner:
         runs = {way: self._served(way, arrivals, self._plan.jobs) for way in ways}
         stage = f"{arrivals.load.name}, repetition {repeat + 1} of {self._plan.repeats}"
         total = arrivals.count * len(ways)
+        self._report(stage, 0.0, self._done / self._plan.requests)
         taking_turns = arrivals.load.kind == "closed" and arrivals.load.concurrency == 1
         order = by_request if taking_turns else by_run
         for done, way in enumerate(order(ways, arrivals.count, first=repeat), start=1):
