@@ -13,6 +13,7 @@ from specedge.probe.fingerprint import Fingerprint
 
 CLASSES = ("chat", "code writing", "code editing", "summarising", "structured output")
 WAYS = {"plain": 1.0, "auto": 1.45, "draft K=3": 1.3, "ngram K=7": 0.9}
+DRAFTED = {"plain": 0, "auto": 5, "draft K=3": 3, "ngram K=7": 7}  # tokens a round
 ONE = Load(kind="closed", concurrency=1)
 FOUR = Load(kind="closed", concurrency=4)
 PLAIN_MS = 8.0
@@ -110,9 +111,9 @@ def _pass(
         gain = speed if way == "plain" else speed * luck
         prefill = prompt_tokens * 0.9e-3
         decode = (tokens - 1) * PLAIN_MS * kind * 1e-3 / gain
-        k = 0 if way == "plain" else 3
+        k = DRAFTED.get(way, 3)
         count = max(1, round((tokens - 1) / (1 if k == 0 else 2.2)))
-        stood = [count * 3 // (4 + place) for place in range(k)]
+        stood = [round(count * 0.8 ** (place + 10 / (k + 7))) for place in range(k)]
         found.append(
             RequestRecord(
                 way=way,
@@ -186,8 +187,8 @@ def _rounds(request: RequestRecord) -> list[RoundRecord]:
                 round=number + 1,
                 past=request.prompt_tokens,
                 proposer="draft" if request.on else None,
-                drafted=3 if request.on else 0,
-                accepted=min(max(share - 1, 0), 3),
+                drafted=len(request.proposed_by_position),
+                accepted=min(max(share - 1, 0), len(request.proposed_by_position)),
                 committed=share,
                 ms=8,
                 draft_ms=0.8,

@@ -38,28 +38,35 @@ class Acceptance:
     kept: list[int]
 
     @classmethod
-    def of(cls, requests: Sequence[RequestRecord], committed: Mapping[Key, int]) -> Self | None:
+    def of(
+        cls, requests: Sequence[RequestRecord], rounds: Mapping[Key, Sequence[RoundRecord]]
+    ) -> Self | None:
         """None: there was no round.
 
         Args:
             requests: served.
-            committed: by request, where its rounds were kept; else all tokens after the first.
+            rounds: by request; of one that has none here, all tokens after the first were committed.
         """
-        rounds = sum(each.rounds for each in requests)
-        if not rounds:
+        count = sum(each.rounds for each in requests)
+        if not count:
             return None
         offered = _summed(each.proposed_by_position for each in requests)
         kept = _summed(each.accepted_by_position for each in requests)
-        added = sum(committed.get(_key(each), max(each.tokens - 1, 0)) for each in requests)
+        added = sum(
+            sum(one.committed for one in rounds[key(each)])
+            if rounds.get(key(each))
+            else max(each.tokens - 1, 0)
+            for each in requests
+        )
         proposed, accepted = sum(offered), sum(kept)
         return cls(
-            rounds=rounds,
+            rounds=count,
             proposed=proposed,
             accepted=accepted,
             committed=added,
             rate=accepted / proposed if proposed else None,
-            length=added / rounds,
-            per_call=(added + len(requests)) / (rounds + len(requests)),
+            length=added / count,
+            per_call=(added + len(requests)) / (count + len(requests)),
             offered=offered,
             kept=kept + [0] * (len(offered) - len(kept)),
         )
@@ -99,16 +106,45 @@ class Split:
         return self.proposer + self.verifier + self.accept + self.other
 
 
-def committed_in_rounds(rounds: Iterable[RoundRecord]) -> dict[Key, int]:
-    """Tokens that the rounds of each request added."""
-    found: dict[Key, int] = {}
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Rounds that drafted the same number of tokens.
+
+    Args:
+        drafted: that number; 0: nobody drafted.
+        rounds: of them.
+        accepted, committed: mean tokens a round.
+        proposer_ms, rest_ms: mean time of a round that proposers took, and that was left for the
+            verifier and acceptance.
+    """
+
+    drafted: int
+    rounds: int
+    accepted: float
+    committed: float
+    proposer_ms: float
+    rest_ms: float
+
+
+def by_length(rounds: Iterable[RoundRecord]) -> list[Length]:
+    """Rising in drafted tokens."""
+    found: dict[int, list[RoundRecord]] = {}
     for each in rounds:
-        key = _key(each)
-        found[key] = found.get(key, 0) + each.committed
-    return found
+        found.setdefault(each.drafted, []).append(each)
+    return [
+        Length(
+            drafted=drafted,
+            rounds=len(some),
+            accepted=sum(each.accepted for each in some) / len(some),
+            committed=sum(each.committed for each in some) / len(some),
+            proposer_ms=sum(each.draft_ms for each in some) / len(some),
+            rest_ms=sum(each.ms - each.draft_ms for each in some) / len(some),
+        )
+        for drafted, some in sorted(found.items())
+    ]
 
 
-def _key(each: RequestRecord | RoundRecord) -> Key:
+def key(each: RequestRecord | RoundRecord) -> Key:
     return each.way, each.load, each.repeat, each.number
 
 

@@ -6,7 +6,7 @@ throughput is over. Gains over plain decoding pair the same request of the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,8 @@ from specedge.loadtest.paired import (
     times,
 )
 from specedge.loadtest.quantiles import Quantiles
-from specedge.loadtest.records import Header, Load, RequestRecord
-from specedge.loadtest.rounds import Acceptance, Key, Split, committed_in_rounds
+from specedge.loadtest.records import Header, Load, RequestRecord, RoundRecord
+from specedge.loadtest.rounds import Acceptance, Key, Length, Split, by_length, key
 from specedge.loadtest.written import written
 from specedge.probe.findings import Estimate
 
@@ -82,6 +82,7 @@ class Cell:
         ttft, tpot, e2e, queued: ms of single requests; None: no request has it.
         queued_share: part of the time from arrival to the end that requests waited.
         acceptance, split: see there; None: there was no round.
+        lengths: rounds by the number of tokens drafted, of served requests.
         peak_rss_bytes: of the process when the way's last pass ended; None: not known.
         against: plain decoding; None: this is plain, or no request has its counterpart.
     """
@@ -105,6 +106,7 @@ class Cell:
     queued_share: float
     acceptance: Acceptance | None
     split: Split | None
+    lengths: list[Length]
     peak_rss_bytes: int | None
     against: Against | None
 
@@ -169,7 +171,7 @@ def summarise(kept: Kept) -> Summary:
             f"{header.bundle}: the result has no request, so there is nothing to say; run the "
             "benchmark again"
         )
-    counting = _Counting(header, kept.requests, committed_in_rounds(kept.rounds))
+    counting = _Counting(header, kept.requests, kept.rounds)
     cells: list[Cell] = []
     missing = []
     for load in range(len(header.loads)):
@@ -210,14 +212,16 @@ class _Counting:
     Args:
         header: of the result.
         requests: all of them.
-        committed: see `Acceptance.of`.
+        rounds: of all requests.
     """
 
     def __init__(
-        self, header: Header, requests: Sequence[RequestRecord], committed: Mapping[Key, int]
+        self, header: Header, requests: Sequence[RequestRecord], rounds: Iterable[RoundRecord]
     ) -> None:
         self.header = header
-        self.committed = committed
+        self.rounds: dict[Key, list[RoundRecord]] = {}
+        for each in rounds:
+            self.rounds.setdefault(key(each), []).append(each)
         self.plain = [each for each in requests if each.way == PLAIN]
         self.comparisons = len({(each.load, each.way) for each in requests if each.way != PLAIN})
 
@@ -246,8 +250,9 @@ class _Counting:
             e2e=Quantiles.of(each.e2e_ms for each in served),
             queued=Quantiles.of(each.queued_ms for each in served),
             queued_share=queued_share(served),
-            acceptance=Acceptance.of(served, self.committed),
+            acceptance=Acceptance.of(served, self.rounds),
             split=Split.of(served),
+            lengths=by_length(each for one in served for each in self.rounds.get(key(one), ())),
             peak_rss_bytes=self.header.peak_rss_bytes.get(way),
             against=None if way == PLAIN else against(self.plain, served, self.comparisons),
         )
