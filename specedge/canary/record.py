@@ -230,12 +230,13 @@ def update(
         bundle: whose.
         fingerprint: of engines and settings.
         change: made to a new record where none can be used.
-        known: where nothing can be stored, what this process has seen so far.
+        known: what this process could not store before; counts where it is the newer.
 
     Returns:
         The changed record, and why it could not be stored; empty where it was.
     """
-    record = find(bundle, fingerprint).record or known or Record.new(fingerprint)
+    there = [each for each in (find(bundle, fingerprint).record, known) if each is not None]
+    record = max(there, key=lambda each: each.updated, default=None) or Record.new(fingerprint)
     changed = change(record)
     try:
         keeping.store(bundle, FOLDER, changed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import random
 import threading
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from specedge.canary import deciding
 from specedge.canary.comparing import Request, compare
 from specedge.canary.record import (
     FOLDER,
+    MOST_KEPT,
     Comparison,
     Evidence,
     Record,
@@ -126,14 +128,32 @@ class Canary:
         self._plain = Speculator((), Controller(0), mode="off")
         self._writing = threading.Lock()
         self._unkept: Record | None = None
-        self._seen: list[Comparison] = []
-        self._failures: list[str] = []
+        self._seen: deque[Comparison] = deque(maxlen=MOST_KEPT)
+        self._failures: deque[str] = deque(maxlen=MOST_KEPT)
 
     @property
     def record(self) -> Record:
         """As it stands now, other processes' comparisons included."""
         found = find(self._bundle, self.fingerprint).record
         return found or self._unkept or Record.new(self.fingerprint)
+
+    @property
+    def summary(self) -> str:
+        """What this process has compared, in one line; empty: nothing."""
+        parts = [
+            f"{number} {kind}"
+            for kind, number in Counter(each.tokens for each in self._seen).items()
+        ]
+        timed = [each for each in self._seen if each.plain_ms is not None]
+        if timed:
+            plain_ms = sum(each.plain_ms or 0.0 for each in timed)
+            spec_ms = sum(each.spec_ms or 0.0 for each in timed)
+            parts.append(f"{plain_ms:.0f} ms plainly, {spec_ms:.0f} ms with speculation")
+        if self._failures:
+            parts.append(f"{len(self._failures)} failed, the last: {self._failures[-1]}")
+        if self.trouble:
+            parts.append(self.trouble)
+        return ", ".join(parts)
 
     def chosen(
         self,

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 if TYPE_CHECKING:
     from specedge.model import Model
 
@@ -41,6 +43,8 @@ def open_model(bundle: Path, options: Mapping[str, Any]) -> Iterator[Model]:
         try:
             yield model
         finally:
+            if model.canary is not None and model.canary.summary:
+                click.echo(f"canary: {model.canary.summary}", err=True)
             if file is not None:
                 prometheus.write(prometheus.text(model), file)
 
