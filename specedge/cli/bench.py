@@ -41,9 +41,7 @@ class _Bench(click.Command):
 def _list_of(kind: Callable[[str], Any], what: str) -> Callable[..., list[Any] | None]:
     """A callback for "1,2,4"."""
 
-    def parse(
-        ctx: click.Context, param: click.Parameter, value: str | None
-    ) -> Sequence[Any] | None:
+    def parse(ctx: click.Context, param: click.Parameter, value: str | None) -> list[Any] | None:
         if value is None:
             return None
         items = [item.strip() for item in value.split(",") if item.strip()]
@@ -214,8 +212,10 @@ def command(
         _print(bench_tables(summary), bench_lines(summary))
     if html is not None:
         from specedge.report.benchmark import render_benchmark
+        from specedge.report.writing import write
 
-        _write(html, render_benchmark(benched.kept))
+        write(html, render_benchmark(benched.kept, summary))
+        click.echo(f"report: {html}", err=True)
     _say_where(benched)
     if not benched.kept.header.complete:
         raise click.exceptions.Exit(130)
@@ -224,30 +224,20 @@ def command(
 @click.command(short_help="Compare two results.")
 @click.argument("first", metavar="A", type=_FOLDER)
 @click.argument("second", metavar="B", type=_FOLDER)
-@click.option(
-    "--html", type=_FOLDER, metavar="FILE", help="Write a report as one page that needs no network."
-)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
-def comparing(first: Path, second: Path, html: Path | None, as_json: bool) -> None:
+def comparing(first: Path, second: Path, as_json: bool) -> None:
     """Compare two results of one bundle that `specedge bench --output` kept: what differs by more
     than noise, in B over A.
     """
     from specedge.cli._bench_tables import compare_lines, compare_tables
     from specedge.loadtest.comparing import compare
     from specedge.loadtest.keeping import read
-    from specedge.report.writing import check_place
 
-    if html is not None:
-        check_place(html)
     found = compare(read(first), read(second), (str(first), str(second)))
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
         _print(compare_tables(found), compare_lines(found))
-    if html is not None:
-        from specedge.report.benchmark import render_comparison
-
-        _write(html, render_comparison(found))
 
 
 def _print(tables: Sequence[Any], lines: Sequence[str]) -> None:
@@ -255,13 +245,6 @@ def _print(tables: Sequence[Any], lines: Sequence[str]) -> None:
 
     print_tables(tables)
     print_sentences(lines)
-
-
-def _write(path: Path, page: str) -> None:
-    from specedge.report import write
-
-    write(path, page)
-    click.echo(f"report: {path}", err=True)
 
 
 def _say_where(benched: Benched) -> None:
