@@ -131,11 +131,11 @@ def test_a_long_figure_is_cut():
 
 def test_the_file_is_written_whole_and_the_same_each_time(tmp_path):
     path = tmp_path / "junit.xml"
-    write(path, samples.verified())
+    write(path, xml(samples.verified()))
     first = path.read_bytes()
-    write(path, samples.verified())
+    write(path, xml(samples.verified()))
     assert path.read_bytes() == first == xml(samples.verified()).encode()
     assert first.startswith(b'<?xml version="1.0" encoding="utf-8"?>\n<testsuites ')
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ProbeError, match="there is no folder"):
-        write(tmp_path / "missing" / "junit.xml", samples.verified())
+        write(tmp_path / "missing" / "junit.xml", "text")
