@@ -135,9 +135,10 @@ class Check:
 
     It is right unless they raise or set `ok` to something false. What an odd answer may well cause
     (ValueError, KeyError, IndexError, TypeError, ArithmeticError, an attribute that None lacks)
-    counts as wrong, and so does whatever a text raises that the check gives to `exec`. Anything
-    else is the check's own fault: a name that is not defined, a module that is not there, an
-    attribute that a module lacks, what the sandbox refuses.
+    counts as wrong, and so does whatever a text raises that the check gives to `exec`, or a name
+    that such a text has not defined. Anything else is the check's own fault: any other name that is
+    not defined, a module that is not there, an attribute that a module lacks, what the sandbox
+    refuses.
     """
 
     source: str
@@ -160,7 +161,9 @@ class Check:
         if raised.part != "check":
             return Judgement(False, f"{raised} in what the check gave to exec")
         said = f"{raised} at {_line(self.source, raised.line)}"
-        if _of_the_answer(raised, rehearsal):
+        # what exec() was to define may be missing from the answer
+        undefined = raised.error == "NameError" and "exec(" in self.source
+        if undefined or _of_the_answer(raised, rehearsal):
             return Judgement(False, said)
         return Judgement(
             False, f"{self.where}, line {raised.line} of it: {said}; correct it", at_fault=True

@@ -8,6 +8,7 @@ ended the process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -128,6 +129,8 @@ def main() -> None:
     limit(job["limits"])
     sys.addaudithook(guard(os.path.realpath(os.getcwd())))
     said = execute([(name, source) for name, source in job["parts"]], job["given"])
+    with contextlib.suppress(Exception):  # the code may have closed it, or filled it
+        sys.stdout.flush()
     os.write(verdict, json.dumps(said).encode())
     os._exit(0)  # no thread of the answer keeps the process
 
