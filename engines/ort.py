@@ -207,6 +207,11 @@ class OrtEngine:
         return f"onnxruntime {ort.__version__}, {self._placement}"
 
     @property
+    def providers(self) -> tuple[str, ...]:
+        """What the runtime uses, by its own names, most wanted first."""
+        return tuple(self._live().get_providers())
+
+    @property
     def width_step(self) -> int:
         return self._step
 

@@ -202,7 +202,7 @@ class _Trial:
             tokens[place] if place < len(tokens) else None
             for tokens in (reference.plain.tokens, result.tokens)
         )
-        key = (reference.name, place, theirs)
+        key = (reference.name, place, ours, theirs)
         parting, why = self._measured.get(key), ""
         if parting is None and not measures:
             why = f"{MEASURED_OUTSIDE} before it lie outside the noise"
