@@ -238,22 +238,25 @@ def test_ctrl_c_keeps_what_there_is_and_says_so(said, pair, two, tmp_path, monke
     assert said_last.startswith(f"interrupted after {len(kept.requests)} requests; incomplete: ")
 
 
-def test_a_real_ctrl_c_while_waiting_for_an_arrival_ends_at_once(pair, tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_while_waiting_for_an_arrival_ends_it_at_once(pair, tmp_path, number, code):
     trace = tmp_path / "trace"
-    trace.write_text('{"at": 0, "prompt": "hello"}\n{"at": 3600, "prompt": "hello"}\n')
+    trace.write_text('{"at": 0, "prompt": "hello"}\n{"at": 1e300, "prompt": "hello"}\n')
     args = ["bench", pair, "--trace", trace, *QUICK, "--warmup", "0", "--output", tmp_path / "kept"]
-    code = "from specedge import cli; cli.COMMANDS = (*cli.COMMANDS, 'bench'); cli.main()"
-    command = [sys.executable, "-c", code, *map(str, args)]
+    said = f"from specedge import cli; cli.COMMANDS = {COMMANDS}; cli.main()"
+    command = [sys.executable, "-c", said, *map(str, args)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         until = time.monotonic() + 30
         while not any(path.stat().st_size for path in tmp_path.glob(".kept.*/requests.jsonl")):
             assert time.monotonic() < until
             time.sleep(0.02)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "interrupted after 1 requests" in err
-    assert len(read(tmp_path / "kept").requests) == 1
+    assert process.returncode == code
+    if number == signal.SIGINT:
+        assert "interrupted after 1 requests" in err
+        assert len(read(tmp_path / "kept").requests) == 1
+    assert [name for name in names(tmp_path) if "kept" in name] == ["kept"] * (code == 130)
 
 
 def test_the_time_that_is_left_is_said_as_a_stage_begins():

@@ -92,3 +92,24 @@ def test_two_proposers_can_be_one_way(bundle):
     )
     assert done.kept.header.ways == ["plain", "auto", "ngram+draft K=2"]
     assert done.folder is None
+
+
+@pytest.mark.model
+def test_a_real_pair_under_load_gives_equal_outputs_and_times_that_hang_together(selfdraft):
+    settings = Settings(
+        **{"classes": ("chat", "code editing"), "per_class": 1, "max_tokens": 8, "ks": (3,)},
+        **{"concurrency": (2,), "repeats": 1, "warmup": 0},
+    )
+    kept = bench(selfdraft, settings).kept
+    assert kept.header.ways == ["plain", "auto", "ngram K=3", "draft K=3"]
+    assert kept.header.notes == []  # which would name outputs that differ
+    assert len(kept.requests) == 8
+    for each in kept.requests:
+        assert each.failure is None
+        assert each.first_s is not None
+        assert each.arrived_s <= each.began_s < each.first_s < each.ended_s
+        assert each.first_s - each.began_s >= each.prefill_ms / 1e3
+        spent = each.propose_ms + each.verify_ms + each.accept_ms + each.other_ms
+        assert (each.ended_s - each.first_s) * 1e3 == pytest.approx(spent, rel=0.1, abs=5)
+    waiting = [each.queued_ms for each in kept.requests if each.number == 1]
+    assert min(waiting) > 10  # for the whole first request

@@ -132,6 +132,18 @@ def test_what_is_no_result_is_never_replaced(tmp_path):
     check_place(tmp_path / "empty")
 
 
+def test_what_took_the_place_meanwhile_is_left_alone_and_so_is_the_result(tmp_path):
+    with Writer(tmp_path / "kept", header()) as writer:
+        writer.add(request())
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / "letter.txt").write_text("dear")
+        with pytest.raises(BenchError, match="is not the result of a benchmark") as caught:
+            writer.finish(header())
+    assert names(tmp_path / "kept") == ["letter.txt"]
+    assert f"the result is in {writer.folder}" in str(caught.value)
+    assert read(writer.folder).requests == (request(),)
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(BenchError, match=r"kept: cannot be written: .*; name another"):

@@ -114,7 +114,7 @@ def _parsed(kind: type[_Model], text: bytes, where: str) -> _Model:
 class Writer:
     """Takes records as they come; `finish` puts the folder in place.
 
-    A context manager: whatever was not finished when the block ends is removed.
+    A context manager: what was not to be finished when the block ends is removed.
 
     Args:
         output: the folder to make; None: a folder of the system's, gone when the block ends.
@@ -130,6 +130,8 @@ class Writer:
             check_place(output, force=force)
         self.output = output
         self.requests = 0
+        self._force = force
+        self._stays = False
         with _reporting(output), ExitStack() as undo:
             if output is None:
                 self.folder = Path(tempfile.mkdtemp(prefix="specedge-bench-"))
@@ -162,14 +164,22 @@ class Writer:
         """Write the last header and put the folder in place; `folder` is then where it lies.
 
         Raises:
-            BenchError: the folder cannot be written, or something took its place meanwhile.
+            BenchError: the folder cannot be written, or something took its place meanwhile; then
+                the result stays where it is, and the error says where.
         """
         with _reporting(self.output):
             self._close()
             self._write_header(header)
-            if self.output is not None:
+        if self.output is None:
+            return
+        try:
+            check_place(self.output, force=self._force)
+            with _reporting(self.output):
                 _put_in_place(self.folder, self.output)
-                self.folder = self.output
+        except BenchError as error:
+            self._stays = True  # hours may have gone into it
+            raise BenchError(f"{error}; the result is in {self.folder}") from None
+        self.folder = self.output
 
     def _write_header(self, header: Header) -> None:
         replace_file(self.folder / HEADER, header.model_dump_json(indent=2) + "\n")
@@ -189,7 +199,7 @@ class Writer:
     ) -> None:
         with suppress(OSError):  # of a full disk: closing flushes once more
             self._close()
-        if self.folder != self.output:
+        if self.folder != self.output and not self._stays:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

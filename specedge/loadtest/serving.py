@@ -22,6 +22,8 @@ from specedge.generation import Generation
 from specedge.loadtest.arrivals import Arrivals
 from specedge.result import Result
 
+_LONGEST_SLEEP_S = 3600.0  # the system refuses to sleep for centuries
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -90,7 +92,7 @@ class Stopwatch:
     def wait_until(self, at_s: float) -> None:
         """Return when it runs and shows `at_s`, at once where that is past."""
         while (left := at_s - self.now()) > 0:
-            self._sleep(left)
+            self._sleep(min(left, _LONGEST_SLEEP_S))
 
 
 class Server(Protocol):
