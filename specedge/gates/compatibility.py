@@ -64,7 +64,7 @@ def check(desk: Desk, prompts: Sequence[Asked], *, report: Report) -> Gate:
 
 def draft_engine(desk: Desk) -> Engine | None:
     """The draft's, if it is open."""
-    if "draft" not in desk.proposers or not desk.longest:
+    if "draft" not in desk.proposers:
         return None
     (proposer,) = desk.speculator(Way("on", ("draft",), 1)).proposers
     return proposer.engine if isinstance(proposer, DraftModelProposer) else None
@@ -181,7 +181,10 @@ def precision(desk: Desk) -> Answer:
 def _operator_faults(desk: Desk, spec: GraphSpec) -> list[str]:
     if desk.opener.engine == "fake":  # whose graphs are rules
         return []
-    has = QUANTISED in (desk.bundle.path / spec.model).read_bytes()
+    try:
+        has = QUANTISED in (desk.bundle.path / spec.model).read_bytes()
+    except OSError as error:
+        return [f"{spec.model}: cannot be read: {error.strerror}; {AGAIN}"]
     if has == (spec.precision != "fp32"):
         return []
     found = "quantised" if has else "no quantised"
@@ -230,12 +233,8 @@ def _provider_faults(engine: Engine) -> list[str]:
 
 def verification(desk: Desk) -> Answer:
     """The widest call runs, and gives the rows that the contract promises."""
-    faults, figures = [], {"max_verify": desk.bundle.manifest.target.max_verify}
-    if not desk.longest:
-        faults.append(
-            f"target: calls of {desk.longest + 1} token leave no room for a draft; export with a "
-            "larger export.max_verify and context"
-        )
+    figures = {"max_verify": desk.bundle.manifest.target.max_verify}
+    faults = []
     draft = draft_engine(desk)
     for each in (desk.model.target, draft):
         faults += [] if each is None else _row_faults(each)
