@@ -45,7 +45,7 @@ class Acceptance:
 
         Args:
             requests: served.
-            rounds: by request; of one that has none here, all tokens after the first were committed.
+            rounds: by request; one that has none here committed all tokens after the first.
         """
         count = sum(each.rounds for each in requests)
         if not count:
