@@ -343,3 +343,9 @@ def test_what_is_missing_here_is_named_with_the_line_that_needs_it(write, monkey
     path = write({"prompt": "a", "check": "assert output"})
     monkeypatch.setattr(judging.sandbox, "unavailable", lambda: "there is none")
     assert refusal(path) == "my.jsonl, line 1: cannot be checked: there is none"
+
+
+def test_the_examples_of_the_documentation_are_tasks(write):
+    text = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text("utf-8")
+    tasks = read(write(*text.split("```json\n")[1].split("```")[0].splitlines()))
+    assert {type(task.judge) for task in tasks} == {Expect, Check, UnitTests, Schema}
