@@ -63,9 +63,14 @@ class Entry:
     asked: Any
 
     @property
+    def budget(self) -> int:
+        """Tokens in which every output ends by itself: a byte each, and the end."""
+        return self.longest + 1
+
+    @property
     def options(self) -> dict[str, Any]:
         """For `Model.stream`, budget included."""
-        return {self.kind: self.asked, "max_tokens": self.longest + 1}
+        return {self.kind: self.asked, "max_tokens": self.budget}
 
     def fault(self, text: str) -> str | None:
         """What is wrong with an output, in one line; None: nothing. Needs jsonschema."""
@@ -146,10 +151,8 @@ def _json_fault(text: str, schema: dict[str, Any]) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"not valid JSON: {error}"
     validator = jsonschema.Draft202012Validator(schema, format_checker=_format_checker())
-    error = best_match(validator.iter_errors(value))
-    if error is None:
-        return None
-    return f"{error.json_path}: {' '.join(error.message.split())}"
+    worst = best_match(validator.iter_errors(value))
+    return None if worst is None else f"{worst.json_path}: {' '.join(worst.message.split())}"
 
 
 def _no_constant(word: str) -> Any:
