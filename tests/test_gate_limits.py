@@ -91,7 +91,7 @@ def test_a_sound_bundle_passes_every_check(desk):
     assert all(min(place["rounds"]) > 1 for place in places)
     memory = cases[CHECKS[7]].figures
     assert memory["requests"] == 1000
-    assert len(memory["rss_samples"]) == 17
+    assert len(memory["rss_bytes_by_request"]) == 17
     json.dumps(gate.figures | memory)
     shares = [share for _, share in said]
     assert shares == sorted(shares)

@@ -44,7 +44,7 @@ def limits() -> Gate:
             "passed",
             "1,000 requests: RSS start 300.1 MB, end 300.2 MB",
             22.9,
-            {"rss_samples": samples, "rss_end_bytes": 300_131_072},
+            {"rss_bytes_by_request": samples, "rss_end_bytes": 300_131_072},
         ),
     ]
     return Gate("limits", "Limits", "2 limits hold in 5 ways, T = 1024", cases, 31.0)

@@ -142,7 +142,11 @@ def short(subject: Subject, requests: int) -> Found:
         "growth_bytes_per_1000": last.per_1000,
         "bound_bytes_per_1000": BOUND,
         "later_growth_bytes_per_1000": last.later_per_1000,
-        "rss_samples": [list(sample) for each in rounds for sample in each.samples],
+        "rss_bytes_by_request": [
+            [place * requests + done, size]
+            for place, each in enumerate(rounds)
+            for done, size in each.samples
+        ],
     }
     fault = f"memory: expected no growth, found {said}, twice in a row"
     return Found(said, [fault] if last.grows else [], figures)

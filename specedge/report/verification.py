@@ -1,0 +1,227 @@
+"""The page of a verification: go or no-go first, then gate by gate what it rests on.
+
+It shows `Verified` and nothing else, whatever gates there are; see `verify_figures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from specedge.gates.findings import Case, Gate, Outcome, Verified
+from specedge.report.figures import folded, paragraph, section, table
+from specedge.report.markup import Child, Markup, element, joined
+from specedge.report.style import STYLE
+from specedge.report.verify_figures import brief, full
+from specedge.report.verify_words import cases_of, final, tally
+from specedge.report.words import NOTHING, counted, moment, seconds
+
+_SIGNS: dict[Outcome, tuple[str, str]] = {
+    "passed": ("good", "✓"),
+    "failed": ("bad", "✗"),
+    "skipped": ("open", "–"),
+}
+_HEADS = ("Gate", "Verdict", "Cases", "Took", "What was found")
+_MOST_FAILED = 40  # cases of one gate with all their figures; the rest are rows
+
+_STYLE = """
+.case{border-left:4px solid var(--bad);padding:2px 0 2px 14px;margin:14px 0}
+.case h3{margin:0 0 4px}.case h3,.said-so,.told,td code{overflow-wrap:anywhere}
+.told,.said-so{white-space:pre-wrap}.said-so{margin-bottom:8px}
+.certificate{font-size:1.08rem}.notes{margin:0 0 12px;padding-left:20px}
+.notes li{overflow-wrap:anywhere;max-width:78ch}h2 .pill{margin-left:8px;vertical-align:2px}
+"""
+
+
+def render_verified(verified: Verified) -> str:
+    """One HTML page that needs nothing else: no network, no script, no file.
+
+    The same verification gives the same page, byte for byte.
+    """
+    parts = [_headline(verified), _gates(verified)]
+    parts += [_gate(gate, place) for place, gate in enumerate(verified.gates)]
+    parts += [_origin(verified), _footer(verified)]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{verified.bundle}: {'go' if verified.passed else 'no go'}"),
+        element("style", Markup(STYLE + _STYLE)),
+    )
+    body = element("body", element("main", *parts))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _headline(verified: Verified) -> Markup:
+    kind = "good" if verified.passed else "bad"
+    state, _, reason = final(verified).partition(": ")
+    card = [
+        element("p", state.capitalize(), class_=f"state {kind}"),
+        element("p", f"{reason}.", class_="reason"),
+    ]
+    wrong = [gate for gate in verified.gates if gate.outcome != "passed"]
+    if wrong:
+        rows = [
+            element("li", element("strong", gate.title), " ", _pill(gate.outcome), " ", gate.said)
+            for gate in wrong
+        ]
+        card.append(element("ul", *rows, class_="standings"))
+    parts = [
+        element("p", "specedge verify", class_="eyebrow"),
+        element("h1", verified.bundle),
+        element("p", _device(verified), class_="dim"),
+        element("div", *card, class_=f"card decision {kind}"),
+    ]
+    if verified.notes:
+        lines = element("ul", *(element("li", note) for note in verified.notes))
+        care = (element("strong", "Read with care"), lines)
+        parts.append(element("div", *care, class_="card mind", role="note"))
+    return element("header", *parts)
+
+
+def _device(verified: Verified) -> str:
+    known = verified.fingerprint
+    threads = known.get("threads")
+    spent = sum(gate.seconds for gate in verified.gates)
+    parts = [
+        known.get("processor"),
+        known.get("engine"),
+        known.get("provider"),
+        counted(threads, "thread") if isinstance(threads, int) else None,
+        moment(verified.created),
+        f"{seconds(spent)} long",
+    ]
+    return " · ".join(str(part) for part in parts if part is not None)
+
+
+def _pill(outcome: Outcome) -> Markup:
+    """A verdict as a sign and a word, which need no colour."""
+    kind, sign = _SIGNS[outcome]
+    shown = element("span", sign, aria_hidden="true")
+    return element("span", shown, f" {outcome}", class_=f"pill {kind}")
+
+
+def _gates(verified: Verified) -> Markup:
+    """The table of gates; a row becomes a card where it finds no room."""
+    rows: list[tuple[Child, ...]] = [
+        (gate.title, _pill(gate.outcome), tally(gate), seconds(gate.seconds), gate.said)
+        for gate in verified.gates
+    ]
+    rows += [(name, NOTHING, NOTHING, NOTHING, "not asked for") for name in verified.left_out]
+    if not rows:
+        return section("gates", "Gates", paragraph("No gate was run."))
+    return section("gates", "Gates", _cards(_HEADS, rows, "Gates and their verdicts"))
+
+
+def _cards(heads: Sequence[str], rows: Sequence[Sequence[Child]], said: str) -> Markup:
+    """A table whose rows become cards where they find no room; the last cell then has no label."""
+    columns = (element("th", name, scope="col", role="columnheader") for name in heads)
+    body = [
+        element(
+            "tr",
+            element("th", row[0], scope="row", role="rowheader"),
+            *(
+                element("td", cell, data_label=name, role="cell")
+                for name, cell in zip(heads[1:], row[1:], strict=True)
+            ),
+            role="row",
+        )
+        for row in rows
+    ]
+    return element(
+        "table",
+        element("thead", element("tr", *columns), role="rowgroup"),
+        element("tbody", *body, role="rowgroup"),
+        class_="cards",
+        role="table",
+        aria_label=said,
+    )
+
+
+def _gate(gate: Gate, place: int) -> Markup:
+    anchor = f"gate-{place}"
+    head = element("h2", gate.title, _pill(gate.outcome), id=anchor)
+    parts = [head, element("p", gate.said, class_="certificate")]
+    if gate.notes:
+        notes = (element("li", note) for note in gate.notes)
+        parts.append(element("ul", *notes, class_="notes dim"))
+    failed, skipped = cases_of(gate, "failed"), cases_of(gate, "skipped")
+    parts += [_failed(gate, case) for case in failed[:_MOST_FAILED]]
+    if failed[_MOST_FAILED:]:
+        rest = failed[_MOST_FAILED:]
+        parts.append(folded(f"{len(rest)} more failed", _cases(rest, f"{gate.title}: more failed")))
+    if skipped:
+        rows = ((case.name, element("span", case.said, class_="told")) for case in skipped)
+        caption = f"{counted(len(skipped), 'case')} skipped, not applicable here"
+        parts.append(table(("Case", "Why"), rows, caption, "facts"))
+    passed = cases_of(gate, "passed")
+    if passed:
+        summary = f"{counted(len(passed), 'case')} passed"
+        parts.append(folded(summary, _cases(passed, f"{gate.title}: {summary}"), *_charts(passed)))
+    if gate.figures:
+        parts.append(folded("Figures over all cases", full(gate.figures, f"{gate.title}: figures")))
+    return element("section", *parts, aria_labelledby=anchor)
+
+
+def _failed(gate: Gate, case: Case) -> Markup:
+    """Open, with every figure behind it."""
+    parts: list[Child] = [
+        element("h3", case.name, " ", _pill(case.outcome)),
+        element("p", case.said, class_="said-so"),
+    ]
+    if case.figures:
+        parts.append(full(case.figures, f"{gate.title}, {case.name}: figures"))
+    return element("div", *parts, class_="case")
+
+
+def _cases(cases: Sequence[Case], said: str) -> Markup:
+    rows: list[tuple[Child, ...]] = []
+    for case in cases:
+        figures = brief(case.figures)
+        found = element("span", case.said, class_="told")
+        dim = element("span", figures, class_="said") if figures else ""
+        rows.append((case.name, seconds(case.seconds), joined(found, dim)))
+    return _cards(("Case", "Took", "What was found"), rows, said)
+
+
+def _charts(cases: Iterable[Case]) -> list[Markup]:
+    """What of the figures of cases that passed does not fit a line."""
+    parts = []
+    for case in cases:
+        nested = {
+            name: value for name, value in case.figures.items() if isinstance(value, list | tuple)
+        }
+        if nested:
+            parts.append(full(nested, f"{case.name}: figures"))
+    return parts
+
+
+def _origin(verified: Verified) -> Markup:
+    made: list[tuple[Child, ...]] = [
+        (name, element("code", version)) for name, version in verified.versions.items()
+    ]
+    known: list[tuple[Child, ...]] = [
+        (name.replace("_", " "), _part(part)) for name, part in verified.fingerprint.items()
+    ]
+    return section(
+        "fingerprint",
+        "What this holds for",
+        paragraph("When one of these changes, verify again."),
+        joined(
+            table((), made, "Versions", "facts") if made else "",
+            table((), known, "Fingerprint", "facts") if known else "",
+        ),
+    )
+
+
+def _part(part: str | int | bool | None) -> str:
+    if part is None:
+        return "unknown"
+    return ("yes" if part else "no") if isinstance(part, bool) else str(part)
+
+
+def _footer(verified: Verified) -> Markup:
+    version = verified.versions.get("specedge")
+    said = f"Made by specedge {version} on {verified.created} with " if version else "Made with "
+    command = verified.command or "specedge verify BUNDLE --html report.html"
+    return element("footer", paragraph(said, element("code", command)))
