@@ -76,13 +76,21 @@ def test_a_trace_of_times_asks_the_prompts_in_turn(desk, tmp_path):
 
 
 def test_prompts_that_leave_no_room_are_left_out_and_none_is_an_error(desk, tmp_path):
-    long = {"prompt": "long " * 60}
-    found = planned(desk, prompts=lines(tmp_path / "p", long, {"prompt": "hi"}), max_tokens=20)
+    long = {"prompt": "z" * 200}
+    n_tokens = len(desk.model.encode([{"role": "user", "content": long["prompt"]}])[0])
+    room = desk.model.context - n_tokens
+    two = lines(tmp_path / "p", long, {"prompt": "hi"})
+    found = planned(desk, prompts=two, max_tokens=room)
+    assert [job.asked.name for job in found.plan.jobs] == ["user 1", "user 2"]
+    assert found.notes == []
+    found = planned(desk, prompts=two, max_tokens=room + 1)
     assert [job.asked.name for job in found.plan.jobs] == ["user 2"]
     (note,) = found.notes
-    assert note.startswith("left out: user 1: the prompt has ")
+    assert note.startswith(
+        f"left out: user 1: the prompt has {n_tokens} tokens, the context of 256"
+    )
     with pytest.raises(PromptError, match=r"no prompt fits; left out: user 1: .*fewer"):
-        planned(desk, prompts=lines(tmp_path / "q", long), max_tokens=20)
+        planned(desk, prompts=lines(tmp_path / "q", long), max_tokens=room + 1)
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,9 @@ def test_a_run_that_is_given_up_leaves_the_desk_free(tmp_path):
         server.begin(0, asked[0], 0.0)
         assert server.step() == ()
         assert (server.room, server.running) == (0, 1)
+        held = server._stream  # else the collector would end it
         server.close()
+        assert held is not None
+        assert held.finished
         assert (server.room, server.running) == (1, 0)
         assert desk.ask(PLAIN, "hello", max_tokens=2).tokens
