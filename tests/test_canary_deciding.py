@@ -10,6 +10,7 @@ from specedge.canary.deciding import LOOKS, added, estimate, failed, interrupted
 from specedge.canary.record import Record
 from specedge.engines.fake import FakeEngine, fake_spec
 from specedge.probe.fingerprint import take
+from specedge.probe.intervals import ratio_interval
 from test_canary_record import compared, evidence
 
 
@@ -106,6 +107,14 @@ def test_the_gain_is_a_ratio_of_sums_over_the_window(record):
     assert found is not None
     assert found.gain == pytest.approx(400 / 200)
     assert estimate(Record.new(record.fingerprint).last) is None
+
+
+def test_the_interval_allows_for_every_look_that_was_planned(record):
+    rng = np.random.default_rng(3)
+    plain, spec = 100 * np.exp(rng.normal(0, 0.3, (2, LOOKS[1])))
+    for p, s in zip(plain.tolist(), spec.tolist(), strict=True):
+        record = added(record, compared(plain_ms=p, spec_ms=s))
+    assert record.gain == ratio_interval(plain, spec, looks=2, planned_looks=len(LOOKS))
 
 
 def test_where_nothing_is_gained_or_lost_the_alarm_is_as_rare_as_planned(record):

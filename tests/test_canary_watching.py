@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 import specedge
 from canary_desk import EVEN, GAIN, LOSS, TEXT, Wobbling, spoil_acceptance, watched
 from commands import alphabet
+from specedge.canary.comparing import times
 from specedge.errors import EngineError, OptionError
+from specedge.metrics import Metrics
 from timed import install
 from tiny import EOS, write_bundle
 
@@ -187,19 +190,12 @@ def test_what_the_reader_does_between_events_is_nobodys_loss(folder, clock):
     assert comparison.spec_ms == pytest.approx(comparison.plain_ms)
 
 
-def test_texts_of_different_lengths_are_compared_by_the_token(folder, clock):
-    desk = watched(folder, clock=clock, cost=lambda width, past: 20.0 * width)
-    lengths = set()
-    for seed in range(8):
-        desk.ask(temperature=0.2, seed=seed, acceptance="rejection", max_tokens=90, stop=["z"])
-        result = desk.model.last_result
-        assert result is not None
-        lengths.add(len(result.tokens))
-    last = desk.canary.record.last
-    undrafted = [each for each in last if each.plain_ms is not None and not each.proposed]
-    assert len(lengths) > 1
-    for each in undrafted:
-        assert each.spec_ms == pytest.approx(each.plain_ms)
+def test_times_are_of_all_phases_but_the_readers_and_of_as_many_tokens():
+    plain = replace(Metrics().summary(), generated=11, propose_ms=1, verify_ms=90, accept_ms=9)
+    spec = replace(plain, generated=21, propose_ms=20, verify_ms=50, accept_ms=10, other_ms=999)
+    assert times(plain, spec) == (100, 40)
+    assert times(plain, replace(spec, generated=1)) == (None, None)
+    assert times(replace(plain, generated=1), spec) == (None, None)
 
 
 def test_a_single_token_has_no_time(folder):
@@ -300,6 +296,15 @@ def test_a_near_tie_within_the_width_noise_is_no_mismatch(folder):
     assert [each.tokens for each in record.last] == ["near-tie"]
     assert record.evidence == ()
     assert desk.model.speculation.on
+
+
+def test_a_near_tie_is_one_of_the_logits_that_decided(folder):
+    engine = wobbling(folder, margin=0.5, shift=0.01)
+    desk = watched(folder, engine=engine)
+    vocab = desk.model.tokenizer
+    b = next(i for i in range(300) if vocab.token(i) == "b")
+    desk.model.generate("aaaaaaaaaaaa", logit_bias={b: 0.499}, **GREEDY)
+    assert [each.tokens for each in desk.canary.record.last] == ["near-tie"]
 
 
 def test_a_wrong_token_beyond_the_width_noise_is_one_for_all_the_noise(folder, monkeypatch):

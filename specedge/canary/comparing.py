@@ -39,7 +39,7 @@ class Request:
 
     def plainly(self, result: Result) -> dict[str, Any]:
         """Options that give the same tokens again: by the rule and with the seed that decided."""
-        again = {**self.options, "echo": None, "acceptance": result.acceptance}
+        again = {**self.options, "acceptance": result.acceptance}
         if result.seed is not None:
             again["seed"] = result.seed
         return again
@@ -61,7 +61,7 @@ def compare(
     elif result.tokens != plain.tokens:
         evidence = _evidence(model, request, result, plain)
         tokens = "near-tie" if evidence is None else "mismatch"
-    plain_ms, spec_ms = _times(plain.metrics, result.metrics)
+    plain_ms, spec_ms = times(plain.metrics, result.metrics)
     comparison = Comparison(
         at=now(),
         tokens=tokens,
@@ -85,8 +85,9 @@ def _repeats(result: Result, params: SamplingParams) -> bool:
     return result.reproducible or params.rule == "greedy"
 
 
-def _times(plain: MetricsSummary, spec: MetricsSummary) -> tuple[float | None, float | None]:
-    """From the first token to the last, as many tokens each; what a reader did between is out."""
+def times(plain: MetricsSummary, spec: MetricsSummary) -> tuple[float | None, float | None]:
+    """Milliseconds from the first token to the last, without what a reader did between; those with
+    speculation scaled to as many tokens as plain decoding gave. None: too short to time."""
     steps, spec_steps = plain.generated - 1, spec.generated - 1
     if steps < 1 or spec_steps < 1:
         return None, None

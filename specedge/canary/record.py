@@ -35,8 +35,8 @@ State = Literal["watching", "on", "off: mismatch", "off: loss"]
 
 
 def now() -> str:
-    """UTC, ISO 8601."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    """UTC, ISO 8601; fine enough to tell which of two records is the newer."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 class _Part(BaseModel):
