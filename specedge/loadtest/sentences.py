@@ -23,7 +23,7 @@ _ORDER: tuple[Verdict, ...] = (
     "too few to tell",
     "slower",
 )
-_SHOWN = 3  # ways, or failures, that one sentence names
+_SHOWN = 4  # ways, or failures, that one sentence names
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +67,27 @@ def headline(summary: Summary) -> Headline:
 
 
 def load_lines(summary: Summary) -> list[str]:
-    """For each load what pays and what does not, and what waiting makes of it."""
+    """For each load what pays and what does not, best first, and what waiting makes of it."""
     lines = []
     for load, each in enumerate(summary.header.loads):
         cells = summary.under(load)
+        judged = [
+            (cell.way, cell.against, cell.against.judged)
+            for cell in cells
+            if cell.against is not None and cell.against.judged is not None
+        ]
+        judged.sort(key=lambda found: -found[2].gain)
         groups = []
         for verdict in _ORDER:
             found = [
-                f"{cell.way} {interval(cell.against.judged)}"
-                for cell in cells
-                if cell.against is not None and cell.against.verdict == verdict
+                f"{way} {interval(gain)}"
+                for way, against, gain in judged
+                if against.verdict == verdict
             ]
             if found:
-                groups.append(f"{verdict}: {', '.join(found)}")
+                groups.append(f"{verdict}: {_short(found)}")
         if groups:
-            queued = any(cell.against and cell.against.queued for cell in cells)
+            queued = any(against.queued for _, against, _ in judged)
             what = "while decoding" if queued else "from arrival to the end"
             lines.append(f"{each.name}, {what}: {'; '.join(groups)}")
         waiting = max(cells, key=lambda cell: cell.queued_share, default=None)

@@ -14,7 +14,6 @@ from specedge.report.charts import (
     drawn_line,
     label_room,
     marker,
-    shortened,
     words,
 )
 from specedge.report.markup import Markup, element
@@ -25,6 +24,7 @@ _WIDTH, _HEIGHT = 440, 280
 _LEFT, _TOP, _BOTTOM = 46, 46, 232
 _RIGHT = 426
 _LETTER = 6.3  # mean width of a letter of a label, px
+_LONGEST_NAME = 17  # letters
 _MOST_POINTS = 200  # of a curve; more would not be seen
 _FAR = 2.5  # the axis ends at so many times the largest p90: a stray request squeezes nothing
 _SECONDS_FROM = 2000.0  # ms
@@ -74,7 +74,7 @@ def cumulative(label: str, spreads: Sequence[Spread]) -> Markup:
     )
     for each in drawn:
         at = tuple((x(ms), y(part)) for ms, part in _stairs(each.rising, ticks[-1] * unit))
-        frame.plot(drawn_line(Series(each.way[0], each.way[1], at)))
+        frame.plot(drawn_line(Series(short(each.way[0]), each.way[1], at)))
     for each in drawn:
         for percent in (50, 90):
             rank = -(-percent * len(each.rising) // 100)
@@ -118,7 +118,7 @@ def against_load(
         lines: way and its (load, value), rising in load; one point at least.
         say: a value as the axis says it.
     """
-    names = [way[0] for way, _ in lines]
+    names = [short(way[0]) for way, _ in lines]
     right = _WIDTH - label_room(names)
     frame = Frame(_WIDTH, _HEIGHT - 34, _LEFT, right, 12, _BOTTOM - 34, label)
     ticks = round_ticks(max(max(value for _, value in points) for _, points in lines) or 1.0)
@@ -128,7 +128,7 @@ def against_load(
     frame.y_axis(ticks, y, say)
     frame.x_axis([(load, x(load)) for load in loads], title, lambda value: f"{value:g}")
     series = [
-        Series(way[0], way[1], tuple((x(load), y(value)) for load, value in points))
+        Series(short(way[0]), way[1], tuple((x(load), y(value)) for load, value in points))
         for way, points in lines
     ]
     for each in series:
@@ -140,7 +140,7 @@ def against_load(
 
 def positions(label: str, lines: Sequence[tuple[Way, Sequence[float]]]) -> Markup:
     """Share of drafts that kept their token at each position."""
-    names = [way[0] for way, _ in lines]
+    names = [short(way[0]) for way, _ in lines]
     right = _WIDTH - label_room(names)
     frame = Frame(_WIDTH, _HEIGHT - 34, _LEFT, right, 12, _BOTTOM - 34, label)
     y = Scale(0, 1, frame.bottom, frame.top)
@@ -150,7 +150,9 @@ def positions(label: str, lines: Sequence[tuple[Way, Sequence[float]]]) -> Marku
     ticks = thinned([(place, x(place)) for place in range(1, places + 1)], 20)
     frame.x_axis(ticks, "position in the draft")
     series = [
-        Series(way[0], way[1], tuple((x(at), y(part)) for at, part in enumerate(parts, start=1)))
+        Series(
+            short(way[0]), way[1], tuple((x(at), y(part)) for at, part in enumerate(parts, start=1))
+        )
         for way, parts in lines
     ]
     for each in series:
@@ -163,7 +165,7 @@ def positions(label: str, lines: Sequence[tuple[Way, Sequence[float]]]) -> Marku
 def split(label: str, cells: Sequence[Cell]) -> Markup:
     """A bar for each way: ms of a round by what they went to."""
     shown = [(cell.way, cell.split) for cell in cells if cell.split is not None]
-    left = 14 + _LETTER * max(len(shortened(way)) for way, _ in shown)
+    left = 14 + _LETTER * max(len(short(way)) for way, _ in shown)
     bottom = 34 + _PART_GAP * len(shown)
     frame = Frame(_WIDTH, bottom + 40, left, _WIDTH - 44, 30, bottom, label)
     _key(frame, [(name, index) for index, name in enumerate(PARTS)])
@@ -172,7 +174,7 @@ def split(label: str, cells: Sequence[Cell]) -> Markup:
     frame.x_axis([(tick, x(tick)) for tick in ticks], "ms a round", lambda value: f"{value:g}")
     for row, (way, each) in enumerate(shown):
         top = 34 + _PART_GAP * row
-        frame.add(words(shortened(way), left - 8, top + 12, "label", "end"))
+        frame.add(words(short(way), left - 8, top + 12, "label", "end"))
         reached = 0.0
         for index, part in enumerate((each.verifier, each.proposer, each.accept, each.other)):
             width = max(part, 0.0)
@@ -181,6 +183,11 @@ def split(label: str, cells: Sequence[Cell]) -> Markup:
             reached += width
         frame.add(words(three_digits(each.round), x(reached) + 6, top + 12))
     return frame.svg()
+
+
+def short(name: str) -> str:
+    """A name as long as a chart has room for; ways differ at their ends, so the middle goes."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:9]}…{name[-7:]}"
 
 
 def grouped(ways: Sequence[str], first: str | None) -> list[list[Way]]:
@@ -201,8 +208,8 @@ def _key(frame: Frame, series: Sequence[Way]) -> None:
     """Marker and name of each, in one row or two over the plot."""
     x, y = frame.left + 6, 11.0
     for name, index in series:
-        width = 24 + _LETTER * len(shortened(name))
+        width = 24 + _LETTER * len(short(name))
         if x + width > _WIDTH + 10 and x > frame.left + 6:
             x, y = frame.left + 6, y + 16
-        frame.add(marker(index, x, y), words(shortened(name), x + 9, y + 4, "label"))
+        frame.add(marker(index, x, y), words(short(name), x + 9, y + 4, "label"))
         x += width
