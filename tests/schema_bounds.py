@@ -134,6 +134,7 @@ def _of_string(schema: dict[str, Any]) -> int:
     bounds = [FORMATS.get(schema.get("format", ""), UNBOUNDED)]
     most = schema.get("maxLength", UNBOUNDED)
     bounds.append(most * (1 if "format" in schema else ESCAPED))  # those formats are ASCII
-    if schema.get("pattern", "").endswith("$"):
-        bounds.append(of_pattern(schema["pattern"], in_json))
+    pattern = schema.get("pattern", "")
+    if pattern.startswith("^") and pattern.endswith("$"):
+        bounds.append(of_pattern(pattern, in_json))
     return min(bounds)

@@ -211,5 +211,6 @@ class Trial:
 
 
 def _excerpt(text: str) -> str:
-    """On one line, its end where it is long: that is where it went wrong."""
-    return repr(text if len(text) <= EXCERPT else f"…{text[-EXCERPT:]}")
+    """On one line, without its middle where it is long."""
+    half = EXCERPT // 2
+    return repr(text if len(text) <= EXCERPT else f"{text[:half]} … {text[-half:]}")
