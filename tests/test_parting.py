@@ -198,10 +198,46 @@ def test_calls_are_as_wide_as_a_verification_can_be_and_as_a_prefill_is():
     assert {call.width for call in fake.calls} == {*range(1, 17), 24}
 
 
-def test_only_a_window_of_a_long_text_is_run():
-    fake = FakeEngine(fake_spec(VOCAB, 2000), scores=near_tie(0.01, 1003))
-    find(fake, PROMPT, [*[4] * 1000, 5], [*[4] * 1000, 6])
-    assert len([call for call in fake.calls if call.n_cached]) < 7 * parting.ROWS
+def test_a_long_text_is_decoded_once_and_run_in_wide_calls_over_a_window_only():
+    fake = FakeEngine(fake_spec(VOCAB, 400), scores=near_tie(0.01, 303))
+    find(fake, PROMPT, [*[4] * 300, 5], [*[4] * 300, 6])
+    widths = [call.width for call in fake.calls]
+    assert 301 <= widths.count(1) <= 301 + 3 * parting.ROWS
+    assert len([width for width in widths[1:] if width > 1]) < 5 * parting.ROWS
+
+
+def test_noise_that_is_known_already_is_not_measured_again_where_it_explains():
+    uneven = engine(margin=0.01, bend=raising(6, 0.02))
+    found = find(uneven, PROMPT, PLAIN, OTHER, noise=0.03)
+    assert found is not None
+    assert (found.noise, found.within) == (0.03, True)
+    assert {call.width for call in uneven.calls[1:]} == {1}
+    more = find(uneven, PROMPT, PLAIN, OTHER, noise=0.005)
+    assert more is not None
+    assert more.noise == pytest.approx(0.02, rel=1e-4)
+
+
+def test_more_noise_can_explain_a_parting_but_never_an_end():
+    outside = Parting.judged(2, 5, 6, margin=-0.3, noise=0.1)
+    assert not outside.within
+    assert outside.against(0.4) == Parting(2, 5, 6, -0.3, 0.4, within=True)
+    assert outside.against(0.05) == outside
+    assert not Parting.judged(2, 5, None, margin=0.0, noise=0.1).against(9.0).within
+
+
+def test_the_margin_is_that_of_plain_decoding_after_a_prefill_of_the_whole_prompt():
+    """Wide calls differ here, and one of them is the prefill."""
+
+    class Prefilled(FakeEngine):
+        def forward(self, slot, tokens, n_cached, rows):
+            scored = super().forward(slot, tokens, n_cached, rows)
+            scored.logits[:, 6] += np.float32(0.5 if self.calls[0].width == 3 else 0.0)
+            return scored
+
+    fake = Prefilled(fake_spec(VOCAB, 64), scores=near_tie(0.01, 5))
+    found = find(fake, PROMPT, PLAIN, OTHER)
+    assert found is not None
+    assert found.margin == pytest.approx(0.01 - 0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("exact", [True, False])

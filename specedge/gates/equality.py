@@ -8,13 +8,14 @@ where, and whether the difference between kernel widths explains it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from specedge.contract import Ids
 from specedge.desk import AUTO, PLAIN, Desk, Way
-from specedge.errors import OptionError, PromptError, SpecedgeError
+from specedge.errors import EngineError, OptionError, PromptError, SpecedgeError
 from specedge.gates.findings import Case, Gate
 from specedge.gates.parting import Parting, find, first_difference
 from specedge.gates.prompts import Asked
@@ -109,6 +110,7 @@ class _Trial:
         self._scores = {way: Score(way.name) for way in self._ways}
         self._penalised = Score(PENALISED)
         self._plain = Score(PLAIN.name)
+        self._noise = 0.0  # between widths, of what was measured so far
         self._measured: dict[tuple[str, int, int | None, int | None], Parting] = {}
 
     def run(self, report: Report) -> None:
@@ -119,6 +121,7 @@ class _Trial:
         for place, (asked, ids) in enumerate(self._prompts):
             report(asked.name, place / count)
             desk.forget()
+            self._read(asked)
             reference = self._reference(asked.name, asked, ids, greedy)
             if reference is None:
                 continue
@@ -127,6 +130,12 @@ class _Trial:
             if place % max(1, count // PENALISED_PROMPTS) == 0:
                 self._run_penalised(reference)
         report(NAME, 1.0)
+
+    def _read(self, asked: Asked) -> None:
+        """Fill the KV with the prompt, so that plain decoding too finds it there: otherwise it
+        alone would read the prompt's last token in a wide call."""
+        with suppress(EngineError):  # plain decoding will say so
+            self._desk.ask(PLAIN, asked.prompt, temperature=0.0, max_tokens=1, min_tokens=0)
 
     def _run_penalised(self, bare: _Reference) -> None:
         """One way of each kind: what matters is that rows are edited where tokens are drafted."""
@@ -218,16 +227,23 @@ class _Trial:
     def _measure(self, reference: _Reference, result: Result) -> Parting:
         manifest = self._desk.bundle.manifest
         options = GenerationOptions.parse(reference.options, manifest.generation)
-        target = self._desk.model.target
         parting = find(
-            target, reference.ids, reference.plain.tokens, result.tokens, params=options.sampling
+            self._desk.model.target,
+            reference.ids,
+            reference.plain.tokens,
+            result.tokens,
+            params=options.sampling,
+            noise=self._noise,
         )
         assert parting is not None, "measured where nothing differs"
+        self._noise = max(self._noise, parting.noise)
         return parting
 
     def gate(self, seconds: float) -> Gate:
-        """All scores together."""
+        """All scores together; what was measured for one difference counts for all."""
         scores = [*self._scores.values(), self._penalised]
+        for score in scores:
+            score.settle(self._noise)
         cases = [score.case() for score in scores if score.runs]
         if self._plain.troubles:
             said = self._plain.troubles
@@ -239,7 +255,6 @@ class _Trial:
         differences = [each for score in scores for each in score.differences]
         target = self._desk.model.target
         margins = [abs(each.parting.margin) for each in differences if each.parting is not None]
-        noises = [each.parting.noise for each in differences if each.parting is not None]
         figures = {
             "prompts": len(self._prompts),
             "ways": len(self._ways),
@@ -252,7 +267,7 @@ class _Trial:
             "differences": len(differences),
             "outside": sum(not each.within for each in differences),
             "largest_margin": max(margins, default=None),
-            "noise": max(noises, default=None),
+            "noise": self._noise if margins else None,
             "engine_width_noise": target.width_noise,
             "width_step": target.width_step,
         }

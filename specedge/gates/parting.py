@@ -24,7 +24,7 @@ from specedge.sampling.processors import Pipeline
 from specedge.sampling.scratch import Scratch
 
 ROWS = 32
-"""Of the text, that widths are compared on: each costs 4 to 5 plain steps with 16 widths."""
+"""Of the text, that widths are compared on: with 16 widths, some 150 calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Parting:
         position: output tokens before it, which are the same.
         plain_token: what plain decoding says there; None: it has ended.
         other_token: what the other way says there; None: it has ended.
-        margin: the logit of `plain_token` less that of `other_token`, in calls of one token; where
-            one has ended, that of the best token less that of the second. The request's penalties
-            and biases are in it.
+        margin: the logit of `plain_token` less that of `other_token` in plain decoding; where one
+            has ended, that of the best token less that of the second. The request's penalties and
+            biases are in it.
         noise: how far the distance of two logits moved between the widths of calls, at most; over
             `ROWS` rows of the text: there the two tokens', elsewhere the two best ones'.
         within: the noise explains it: both are tokens, and the margin is not above the noise,
@@ -51,6 +51,20 @@ class Parting:
     noise: float
     within: bool
 
+    @classmethod
+    def judged(
+        cls, position: int, plain: int | None, other: int | None, margin: float, noise: float
+    ) -> Parting:
+        """With `within` as its rule says."""
+        tokens = plain is not None and other is not None
+        within = tokens and noise > 0 and abs(margin) <= noise
+        return cls(position, plain, other, margin, noise, within)
+
+    def against(self, noise: float) -> Parting:
+        """The same with more noise, measured on other texts of this engine."""
+        most = max(noise, self.noise)
+        return self.judged(self.position, self.plain_token, self.other_token, self.margin, most)
+
 
 def find(
     engine: Engine,
@@ -60,10 +74,11 @@ def find(
     *,
     params: SamplingParams | None = None,
     end_ids: Collection[int] = (),
+    noise: float = 0.0,
 ) -> Parting | None:
     """Compare two outputs; None: they are equal.
 
-    Runs some 5 * ROWS calls in a slot of its own, where they differ. A grammar's mask need not be
+    Where they differ, the text is run again in a slot of its own. A grammar's mask need not be
     known: it allows both tokens, and changes neither's logit.
 
     Args:
@@ -73,6 +88,8 @@ def find(
         other_tokens: output of the other way.
         params: of the request, at temperature 0; None: logits are taken as they are.
         end_ids: what `params.min_tokens` holds back.
+        noise: of this engine on other texts, as found before; where it explains the parting, no
+            more of it is looked for.
 
     Raises:
         EngineError: the engine failed, or has no memory for a slot.
@@ -86,11 +103,10 @@ def find(
     try:
         text = _Text(engine, slot, prompt_ids, [*plain_tokens, *other_tokens[position:]], pair)
         text.use(params, end_ids)
-        margin, noise = text.measure(position)
+        found = Parting.judged(position, plain, other, text.margin(position), noise)
+        return found if found.within else found.against(text.noise())
     finally:
         engine.release(slot)
-    within = pair is not None and noise > 0 and abs(margin) <= noise
-    return Parting(position, plain, other, margin, noise, within)
 
 
 def first_difference(ours: Sequence[int], theirs: Sequence[int]) -> int | None:
@@ -132,6 +148,9 @@ class _Text:
         ids = [*map(int, prompt), *map(int, output)]
         ids += ids[-1:] * self._widest  # what follows in a call does not change a row before it
         self._ids: Ids = np.array(ids[: slot.context], dtype=np.int64)
+        self._row = 0
+        self._pairs: dict[int, tuple[int, int]] = {}  # by row: the two ids whose logits count
+        self._plain: dict[int, float] = {}  # by row: their distance in plain decoding
         self._pipeline: Pipeline | None = None
         self._uses_history = False
 
@@ -141,46 +160,59 @@ class _Text:
             self._pipeline = Pipeline(params, self._engine.spec.vocab, end_ids)
             self._uses_history = params.uses_history
 
-    def measure(self, position: int) -> tuple[float, float]:
-        """Margin at an output position, and the noise around it."""
-        row = self._n_prompt - 1 + position
-        first = max(0, row + 1 - ROWS)
-        last = min(len(self._ids) - 1, max(row, first + ROWS - 1))
-        if first:
-            prefill(self._engine, self._slot, self._ids[:first], 0)
-        pairs: dict[int, tuple[int, int]] = {}
-        plain: dict[int, float] = {}
+    def margin(self, position: int) -> float:
+        """Decode plainly up to this output position: the prompt in chunks, then token by token."""
+        self._row = self._n_prompt - 1 + position
+        prefill(self._engine, self._slot, self._ids[: self._n_prompt], 0)
+        for at in range(self._n_prompt - 1, self._row + 1):
+            self._keep(at)
+        return self._plain[self._row]
+
+    def noise(self) -> float:
+        """After `margin`: how far distances move between widths, in the rows before its row, or
+        behind it where there are too few."""
+        first = max(0, self._row + 1 - ROWS)
+        last = min(len(self._ids) - 1, max(self._row, first + ROWS - 1))
+        noise = 0.0
         for at in range(first, last + 1):
-            ((_, logits),) = self._rows(at, 1)
+            noise = max(noise, self._keep(at))
+        for width, start in self._calls(first, last):
+            for at, logits in self._rows(start, width):
+                if at <= last:
+                    noise = max(noise, self._moved(at, logits))
+        return noise
+
+    def _keep(self, at: int) -> float:
+        """Score a row by a call of its own; how far that moved from when it was first scored."""
+        ((_, logits),) = self._rows(at, 1)
+        if at not in self._plain:
             best = np.argpartition(logits, -2)[-2:]
             low, high = best[np.argsort(logits[best], kind="stable")].tolist()
-            pairs[at] = self._pair if at == row and self._pair is not None else (high, low)
-            plain[at] = _gap(logits, pairs[at])
-        noise = 0.0
-        for width, start in self._calls(first, row, last):
-            for at, logits in self._rows(start, width):
-                if at in plain:
-                    moved = abs(_gap(logits, pairs[at]) - plain[at])
-                    noise = max(noise, moved if np.isfinite(moved) else 0.0)
-        return plain[row], noise
+            wanted = self._pair if at == self._row else None
+            self._pairs[at] = (high, low) if wanted is None else wanted
+            self._plain[at] = _gap(logits, self._pairs[at])
+        return self._moved(at, logits)
 
-    def _calls(self, first: int, row: int, last: int) -> Iterator[tuple[int, int]]:
-        """Width and start of every call, in an order in which each finds the rows before it.
+    def _moved(self, at: int, logits: Logits) -> float:
+        """Distance of the row's two logits, held against plain decoding's."""
+        moved = abs(_gap(logits, self._pairs[at]) - self._plain[at])
+        return moved if np.isfinite(moved) else 0.0  # one of the two is banned
+
+    def _calls(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Width and start of every wider call, in an order in which each finds the rows before it.
 
         For each width the text is run from `first` in calls of it, so that keys and values are its
-        own as well, with `row` as the last of a call; then once more with `row` in the middle of
-        one, and as the first. A prefill's width is among them: a run may have read the row so.
+        own as well, with the row of interest as the last of a call; then once more with that row as
+        the first. A prefill's width is among them: a run may have read the row so.
         """
         prefill_width = min(self._engine.prefill_chunk, last + 1 - first)
-        for width in sorted({*range(2, self._widest + 1), max(1, prefill_width)}):
-            head = (row + 1 - first) % width
+        for width in sorted({*range(2, self._widest + 1), max(2, prefill_width)}):
+            head = (self._row + 1 - first) % width
             if head:
                 yield head, first
             for start in range(first + head, last + 1, width):
                 yield width, start
-            for start in (row - width // 2, row):
-                if start >= first:
-                    yield width, start
+            yield width, self._row
 
     def _rows(self, start: int, width: int) -> Iterator[tuple[int, Logits]]:
         """Run a call, cut short where the text ends: index of each of its rows, and float32 [V],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specedge.gates.findings import Case
@@ -119,6 +119,13 @@ class Score:
     def outside(self) -> list[Difference]:
         """Differences that the width noise does not explain."""
         return [each for each in self.differences if not each.within]
+
+    def settle(self, noise: float) -> None:
+        """Judge every difference by this noise of the engine, where it is more than its own."""
+        self.differences = [
+            replace(each, parting=each.parting and each.parting.against(noise))
+            for each in self.differences
+        ]
 
     def case(self) -> Case:
         """Passed when every difference is explained and nothing else went wrong."""
