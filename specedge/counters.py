@@ -8,6 +8,7 @@
     draft_rounds, proposed, accepted by proposer; a name past the first MAX_NAMES is "other"
     position_proposed, _accepted     by place in the draft, from 1; MAX_POSITION and beyond together
     phase_seconds                    prefill, propose, verify, accept, other
+    canary_comparisons               by outcome, of CANARY; these requests are none of the above
     ttft_seconds, tpot_seconds       histograms: sums, and counts by the bucket a value falls into
 
 A request that was refused before it began (a bad option, a busy model) is none.
@@ -29,6 +30,7 @@ MAX_POSITION = 16
 OTHER = "other"
 BEYOND = f"{MAX_POSITION}+"
 PHASES = ("prefill", "propose", "verify", "accept", "other")
+CANARY = ("equal", "near-tie", "mismatch", "not compared", "failed", "interrupted")
 BUCKETS = {
     "ttft_seconds": (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, math.inf),
     "tpot_seconds": (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, math.inf),
@@ -97,6 +99,11 @@ class Counters:
         self._waiting.append((result, isinstance(error, Exception)))
         with self._lock:
             self._settle()
+
+    def compared(self, outcome: str) -> None:
+        """A canary decoded a request a second time; `outcome` is one of CANARY."""
+        with self._lock:
+            self._state.sums["canary_comparisons", outcome] += 1
 
     def snapshot(self) -> Snapshot:
         """A copy that no later request changes."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from specedge import __version__
-from specedge.counters import BUCKETS, PHASES, Snapshot
+from specedge.counters import BUCKETS, CANARY, PHASES, Snapshot
 from specedge.metrics import peak_rss_bytes
 from specedge.stream import FinishReason
 
@@ -51,6 +51,13 @@ _COUNTERS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ),
     ("phase_seconds", "phase_seconds", "Time spent, by what it went into.", "phase", PHASES),
     ("engine_seconds", "engine_seconds", "Time inside the runtimes, prefill left out.", "", ("",)),
+    (
+        "canary_comparisons",
+        "canary_comparisons",
+        "Requests that a canary decoded both ways, by what came of it.",
+        "outcome",
+        CANARY,
+    ),
 )
 _HISTOGRAMS = (
     ("ttft_seconds", "time_to_first_token_seconds", "From the request to its first token."),

@@ -102,6 +102,8 @@ def test_it_is_no_request_of_its_own(folder):
     assert desk.model.last_result is result
     snapshot = desk.model.counters.snapshot()
     assert snapshot.sums["requests", ""] == 1
+    assert snapshot.sums["generated_tokens", ""] == 22
+    assert snapshot.sums["canary_comparisons", "equal"] == 1
     assert desk.model.speculation.on
 
 
@@ -336,6 +338,7 @@ def test_a_failure_of_the_second_decode_never_reaches_the_user(folder):
     record = desk.canary.record
     assert (record.totals.failures, record.totals.compared) == (1, 0)
     assert record.last_failure == "EngineError: no more memory"
+    assert desk.model.counters.snapshot().sums["canary_comparisons", "failed"] == 1
     desk.ask()
     assert desk.canary.record.totals.equal == 1
 

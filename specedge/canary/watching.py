@@ -28,7 +28,6 @@ from specedge.canary.record import (
     FOLDER,
     MOST_KEPT,
     Comparison,
-    Evidence,
     Record,
     Verdict,
     find,
@@ -189,7 +188,7 @@ class Canary:
             try:
                 change = self._change(model, turn, request, result)
             except Exception as error:
-                change = self._failed(error)
+                change = self._failed(model, error)
             if change is not None:
                 self._keep(model, change)
         except Exception as error:
@@ -209,16 +208,17 @@ class Canary:
                 if turn.wanted:
                     generation.close()
                     turn.over.set()
+                    model.counters.compared("interrupted")
                     return deciding.interrupted
         assert generation.result is not None, "it has ended"
-        return self._compared(*compare(model, request, result, generation.result))
-
-    def _compared(self, comparison: Comparison, evidence: Evidence | None) -> Change:
+        comparison, evidence = compare(model, request, result, generation.result)
+        model.counters.compared(comparison.tokens)
         self._seen.append(comparison)
         return lambda record: deciding.added(record, comparison, evidence)
 
-    def _failed(self, error: Exception) -> Change:
+    def _failed(self, model: Model, error: Exception) -> Change:
         why = _one_line(error)
+        model.counters.compared("failed")
         self._failures.append(why)
         return lambda record: deciding.failed(record, why)
 

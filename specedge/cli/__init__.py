@@ -20,7 +20,7 @@ import click
 
 from specedge.errors import SpecedgeError
 
-COMMANDS = ("export", "run", "chat", "probe", "verify", "inspect", "doctor")
+COMMANDS = ("export", "run", "chat", "probe", "verify", "canary", "inspect", "doctor")
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
