@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from commands import alphabet, runner
 from specedge import cli
@@ -276,3 +278,21 @@ def test_the_time_that_is_left_is_said_as_a_stage_begins():
     now[0] = 400.0
     told("second", 0.0, 0.5)
     assert titles == ["warming up", "first, about 30 s left", "second, about 5 min left"]
+
+
+def test_nothing_is_drawn_while_a_request_is_timed(monkeypatch):
+    import threading
+
+    from specedge.cli import _progress
+
+    monkeypatch.setattr(
+        _progress, "Console", lambda **_: Console(file=io.StringIO(), force_terminal=True)
+    )
+    threads = threading.active_count()
+    with _progress.reporting(still=True) as progress:
+        progress.stage("1 client", 100, "%")
+        assert threading.active_count() == threads
+        drawn = progress._drawn.console.file.getvalue()
+        assert "1 client" in drawn
+        progress.advance(40)
+        assert "40%" in progress._drawn.console.file.getvalue()

@@ -28,15 +28,20 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def reporting() -> Iterator[Reporter]:
-    """A progress reporter for this terminal, or for a log."""
+def reporting(*, still: bool = False) -> Iterator[Reporter]:
+    """A progress reporter for this terminal, or for a log.
+
+    Args:
+        still: draw only when told something; else a thread draws ten times a second, which would
+            disturb what is being timed.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines()
         return
     columns = (TextColumn("{task.description}"), BarColumn(), _Amount(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as drawn:
-        bars = Bars(drawn)
+    with Progress(*columns, console=console, auto_refresh=not still) as drawn:
+        bars = Bars(drawn, still=still)
         yield bars
         bars.close()
 
@@ -60,8 +65,9 @@ class _Amount(ProgressColumn):
 class Bars:
     """A `Progress` of specedge.export, drawn by rich."""
 
-    def __init__(self, drawn: Progress) -> None:
+    def __init__(self, drawn: Progress, *, still: bool = False) -> None:
         self._drawn = drawn
+        self._still = still
         self._total: int | None = None
         self._task: TaskID | None = None
 
@@ -69,10 +75,12 @@ class Bars:
         self.close()
         self._total = total
         self._task = self._drawn.add_task(escape(title), total=total, unit=unit)
+        self._draw()
 
     def advance(self, amount: int) -> None:
         if self._task is not None:
             self._drawn.advance(self._task, amount)
+            self._draw()
 
     def note(self, message: str) -> None:
         self._drawn.console.print(Text(f"note: {message}"))
@@ -81,6 +89,10 @@ class Bars:
         """A stage ends when the next begins, whether or not every unit was reported."""
         if self._task is not None:
             self._drawn.update(self._task, total=self._total or 1, completed=self._total or 1)
+
+    def _draw(self) -> None:
+        if self._still:
+            self._drawn.refresh()
 
 
 class Lines:

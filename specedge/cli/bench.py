@@ -192,7 +192,7 @@ def command(
     settings = Settings(
         concurrency=options.pop("concurrency") or (), rates=options.pop("rates") or (), **options
     )
-    with reporting() as progress:
+    with reporting(still=True) as progress:
         progress.stage(f"opening {bundle}")
         benched = bench(
             bundle,
