@@ -169,8 +169,8 @@ class Model:
         `speculator` decodes this request in another way than the model's own, with proposers that
         nobody else uses meanwhile; it is not closed with the model.
 
-        `turn` makes it work between requests: it is not counted and leaves no `last_result`. Its
-        holder stops where it is wanted, and ends it.
+        `turn` makes it work between requests: it is not counted and leaves no `last_result`, and
+        it ends by `Wanted` where another thread wants the model. Whoever holds the turn ends that.
         """
         eos_ids = self.bundle.manifest.tokenizer.eos_ids
         chosen = GenerationOptions.parse(
@@ -210,6 +210,8 @@ class Model:
                 constraint=guidance.constraint(grammar) if guidance and grammar else None,
             )
             rounds = decode(seq, self._target, slot, drafts, metrics, chosen.logprobs, sampler)
+            if turn is not None:
+                rounds = turn.unless_wanted(rounds)
             return Sample(
                 seq,
                 rounds,
@@ -316,13 +318,14 @@ class Model:
         Raises:
             BusyError: another thread is inside the running request.
         """
-        self._turns.make_way()
-        running = self._running() if self._running is not None else None
-        if running is not None:
-            running.close()
-        if self._slot is None:
-            return
-        slot, self._slot, self._seq = self._slot, None, None
+        with self._starting:
+            self._turns.make_way()
+            running = self._running() if self._running is not None else None
+            if running is not None:
+                running.close()
+            if self._slot is None:
+                return
+            slot, self._slot, self._seq = self._slot, None, None
         self._speculator.close()
         self._target.release(slot)
         self._target.close()

@@ -68,11 +68,46 @@ def test_another_thread_interrupts_it_after_a_round_at_most(folder, asked):
     assert (totals.interrupted, totals.compared, totals.failures) == (1, 0, 0)
 
 
+def held_back(text: str) -> str:
+    """A stop string that this text is the beginning of, so none of it leaves for a while."""
+    return f"{text}!"
+
+
+def test_it_is_interrupted_between_rounds_even_while_no_text_leaves(folder):
+    desk = watched(folder, delay_ms=4.0)
+    answer = desk.model.generate(TEXT, max_tokens=100, stop=held_back("k")).text
+    desk.canary.share = 1.0
+    answered = threading.Event()
+    stop = held_back(answer[2:90])
+
+    def work() -> None:
+        for event in desk.model.stream(TEXT, max_tokens=100, stop=stop):
+            if event.result is not None:
+                answered.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert answered.wait(30)
+    calls = len(desk.engine.calls)
+    until(lambda: len(desk.engine.calls) > calls + 5)
+    before = len(desk.engine.calls)
+    desk.model.forget()
+    assert len(desk.engine.calls) <= before + 2
+    thread.join(30)
+    assert desk.canary.record.totals.interrupted == 1
+
+
+def running(desk: Watched, prompt: str):
+    """A request with its last event out, and not asked for more."""
+    stream = desk.model.stream(prompt, **GREEDY)
+    while next(stream).result is None:
+        pass
+    return stream
+
+
 def test_a_request_that_runs_is_not_disturbed_by_a_canary_that_wants_to_begin(folder):
     desk = watched(folder)
-    first = desk.model.stream(TEXT, **GREEDY)
-    while next(first).result is None:
-        pass
+    first = running(desk, TEXT)
     second = desk.model.stream("xyzabcdef", **GREEDY)
     next(second)
     with pytest.raises(StopIteration):
@@ -80,6 +115,18 @@ def test_a_request_that_runs_is_not_disturbed_by_a_canary_that_wants_to_begin(fo
     rest = "".join(event.text for event in second)
     assert rest.startswith("hijkl")
     assert desk.canary.record.totals.compared == 1  # the second one's
+
+
+def test_a_request_whose_rows_another_has_taken_is_not_read_again(folder):
+    desk = watched(folder)
+    first = running(desk, TEXT)
+    running(desk, "xyzabcdef")
+    calls = len(desk.engine.calls)
+    with pytest.raises(StopIteration):
+        next(first)
+    assert len(desk.engine.calls) == calls
+    totals = desk.canary.record.totals
+    assert (totals.interrupted, totals.compared) == (1, 0)
 
 
 def test_many_threads_are_served_and_none_is_refused_for_a_canarys_sake(folder):

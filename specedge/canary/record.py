@@ -117,7 +117,7 @@ class Totals(_Part):
         equal, near_ties, mismatches, not_compared: by what came of their tokens.
         timed: of all, those that say something of speed.
         failures: the plain decode failed, or a difference could not be looked into.
-        interrupted: given up for the next request.
+        interrupted: given up for another request.
     """
 
     compared: int = 0

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from specedge.errors import BusyError
 
+if TYPE_CHECKING:
+    from specedge.loop import Round
+
 _LOOK_S = 0.05  # how often a waiting thread looks whether anybody is still there to wait for
+
+
+class Wanted(Exception):
+    """Another thread waits for the model."""
 
 
 class Turn:
     """One piece of such work; held by whoever does it, and by nobody else.
 
     Args:
-        wanted: another thread waits for the model: stop where nothing is half done.
+        wanted: another thread waits for the model.
         over: the engine is not used any more.
     """
 
@@ -22,6 +31,13 @@ class Turn:
         self.wanted = False
         self.over = threading.Event()
         self.thread = threading.get_ident()
+
+    def unless_wanted(self, rounds: Iterator[Round]) -> Iterator[Round]:
+        """The same rounds; raises Wanted between two of them as soon as that is so."""
+        for done in rounds:
+            if self.wanted:
+                raise Wanted
+            yield done
 
 
 class Turns:

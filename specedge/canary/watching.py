@@ -33,7 +33,7 @@ from specedge.canary.record import (
     find,
     update,
 )
-from specedge.canary.turns import Turn
+from specedge.canary.turns import Turn, Wanted
 from specedge.contract import Ids
 from specedge.controller import Controller
 from specedge.errors import BusyError, EngineError, OptionError
@@ -198,23 +198,28 @@ class Canary:
 
     def _change(self, model: Model, turn: Turn, request: Request, result: Result) -> Change | None:
         """What the record has to learn; None: there was no way to compare."""
+        if model.last_result is not result:
+            return self._interrupted(model)  # others have taken the rows: it would read all again
         again = request.plainly(result)
         try:
             generation = model.start(request.ids, again, speculator=self._plain, turn=turn)
         except (BusyError, EngineError):  # another thread was quicker, or has closed the model
             return None
-        with generation:
-            for _ in generation:
-                if turn.wanted:
-                    generation.close()
-                    turn.over.set()
-                    model.counters.compared("interrupted")
-                    return deciding.interrupted
+        try:
+            model.finish(generation)
+        except Wanted:
+            turn.over.set()
+            return self._interrupted(model)
         assert generation.result is not None, "it has ended"
         comparison, evidence = compare(model, request, result, generation.result)
         model.counters.compared(comparison.tokens)
         self._seen.append(comparison)
         return lambda record: deciding.added(record, comparison, evidence)
+
+    @staticmethod
+    def _interrupted(model: Model) -> Change:
+        model.counters.compared("interrupted")
+        return deciding.interrupted
 
     def _failed(self, model: Model, error: Exception) -> Change:
         why = _one_line(error)

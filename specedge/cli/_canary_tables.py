@@ -44,7 +44,7 @@ def _overview(path: Path, record: Record, differs: Sequence[str]) -> Table:
     settings += [f"context {parts.get('target_context')}"]
     compared = [f"{counted(totals.compared, 'request')}, {totals.timed} of them timed with drafts"]
     if totals.interrupted:
-        compared.append(f"{totals.interrupted} more given up for the next request")
+        compared.append(f"{totals.interrupted} more given up for another request")
     tokens = [f"{totals.equal} equal", counted(totals.mismatches, "mismatch", "mismatches")]
     if totals.near_ties:
         tokens.append(f"{counted(totals.near_ties, 'near-tie')} within the width noise")
