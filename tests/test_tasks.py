@@ -186,7 +186,8 @@ def test_a_schema_names_the_place_that_is_not_valid():
     assert judge("I cannot.").said == "no JSON in the answer: neither { nor ["
 
 
-def test_a_schema_that_is_elsewhere_is_the_fault_of_the_task():
+def test_a_schema_that_is_elsewhere_is_the_fault_of_the_task(monkeypatch):
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_: pytest.fail("it was fetched"))
     found = Schema({"$ref": "https://schemas.example/a.json"}, "my.jsonl, line 1")("{}")
     assert found.at_fault
     assert found.said.startswith("my.jsonl, line 1: ")
@@ -239,6 +240,13 @@ def test_what_an_odd_answer_causes_is_a_wrong_answer(check, monkeypatch):
     monkeypatch.setattr(sandbox.run, "__defaults__", (None, sandbox.Limits(cpu_seconds=1)))
     found = Check(check, "a")("a (odd")
     assert (found.right, found.at_fault) == (False, False)
+
+
+def test_whatever_a_text_raises_that_a_check_runs_is_a_wrong_answer():
+    for answer in ("raise Exception('no')", "import numpy", "open('/etc/passwd', 'a')"):
+        found = Check("exec(output)", "a")(answer)
+        assert (found.right, found.at_fault) == (False, False), answer
+        assert found.said.endswith(" in what the check gave to exec")
 
 
 # A user's file

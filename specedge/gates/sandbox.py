@@ -5,7 +5,7 @@ starts processes, asks for input, opens a connection or writes where it should n
 that sets out to escape can. It may read what this user may read. Run `specedge verify` on models
 that you would let write code for you, or in a container.
 
-How: an own Python without site-packages and environment (`-I -S`), an empty folder that is deleted
+How: an own Python without site-packages (`-I -S`) and without this environment, an empty folder that is deleted
 afterwards, rlimits on CPU time, address space, file size, open files and processes, an audit hook
 that refuses network, processes and changes outside the folder, and a wall clock that kills the
 process group.
@@ -134,7 +134,7 @@ def run(
                 stdout=verdict,
                 stderr=output,
                 cwd=folder,
-                env={},
+                env={"HOME": folder, "TMPDIR": folder},
                 start_new_session=True,
             )
             in_time = _wait(process, limits.seconds)

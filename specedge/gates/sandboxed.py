@@ -68,9 +68,8 @@ def guard(folder: str) -> Callable[[str, tuple[Any, ...]], None]:
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            path, mode, flags = args
-            writes = flags & WRITING if isinstance(flags, int) else set(mode or "") & set("wax+")
-            if writes and not inside(path):
+            path, _, flags = args
+            if flags & WRITING and not inside(path):
                 raise PermissionError(f"the sandbox refuses to write {str(path)!r}")
         elif event in PROCESSES:
             raise PermissionError(f"the sandbox refuses {event}")
