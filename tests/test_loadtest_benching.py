@@ -102,7 +102,7 @@ def test_a_real_pair_under_load_gives_equal_outputs_and_times_that_hang_together
     )
     kept = bench(selfdraft, settings).kept
     assert kept.header.ways == ["plain", "auto", "ngram K=3", "draft K=3"]
-    assert kept.header.notes == []  # which would name outputs that differ
+    assert not [note for note in kept.header.notes if "differ" in note]
     assert len(kept.requests) == 8
     for each in kept.requests:
         assert each.failure is None

@@ -7,9 +7,11 @@ import json
 import pytest
 
 from load_time import open_desk
+from specedge.desk import Desk
 from specedge.errors import BenchError, OptionError, PromptError
 from specedge.loadtest.arrivals import closed
 from specedge.loadtest.planning import Settings, asking, plan
+from specedge.probe.probing import probe
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -62,7 +64,7 @@ def test_a_trace_brings_its_prompts_and_limits(desk, tmp_path):
     assert [job.options["max_tokens"] for job in found.plan.jobs] == [2, 9]
     assert [each.load.name for each in found.plan.loads] == ["2 clients", "trace"]
     assert found.plan.loads[1].times_s == (0.0, 0.5)
-    assert found.notes == ["requests of the trace have output limits of their own"]
+    assert found.notes[1:] == ["requests of the trace have output limits of their own"]
 
 
 def test_a_trace_of_times_asks_the_prompts_in_turn(desk, tmp_path):
@@ -82,10 +84,10 @@ def test_prompts_that_leave_no_room_are_left_out_and_none_is_an_error(desk, tmp_
     two = lines(tmp_path / "p", long, {"prompt": "hi"})
     found = planned(desk, prompts=two, max_tokens=room)
     assert [job.asked.name for job in found.plan.jobs] == ["user 1", "user 2"]
-    assert found.notes == []
+    assert found.notes[1:] == []
     found = planned(desk, prompts=two, max_tokens=room + 1)
     assert [job.asked.name for job in found.plan.jobs] == ["user 2"]
-    (note,) = found.notes
+    _, note = found.notes
     assert note.startswith(
         f"left out: user 1: the prompt has {n_tokens} tokens, the context of 256"
     )
@@ -123,3 +125,12 @@ def test_settings_that_cannot_be_run_are_refused_before_a_bundle_is_opened(given
 def test_options_that_the_bundle_cannot_honour_are_refused(desk, tmp_path, given, said):
     with pytest.raises(OptionError, match=said):
         planned(desk, prompts=lines(tmp_path / "p", {"prompt": "hi"}), max_tokens=9, **given)
+
+
+def test_auto_without_a_probe_is_noted(tmp_path):
+    with open_desk(tmp_path / "b", context=2048) as desk:
+        (note,) = planned(desk, classes=("chat",), per_class=1).notes
+    assert note.startswith("auto measures in the stream, which slows its first requests (there is")
+    probe(tmp_path / "b", engine="fake", budget_s=0.05)
+    with Desk(tmp_path / "b", engine="fake") as desk:
+        assert planned(desk, classes=("chat",), per_class=1).notes == []

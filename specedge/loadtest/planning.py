@@ -11,6 +11,7 @@ from typing import Any
 from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import BenchError, OptionError, PromptError
 from specedge.gates.prompts import PER_CLASS, Asked, of
+from specedge.knowledge import Knowledge
 from specedge.limits import MAX_SEED
 from specedge.loadtest.arrivals import Arrivals, closed, poisson, recorded
 from specedge.loadtest.running import Plan
@@ -91,7 +92,7 @@ class Planned:
     Args:
         plan: to run.
         options: sampling options of every request, for the header.
-        notes: prompts that were left out, limits that differ.
+        notes: what auto lacks, prompts that were left out, limits that differ.
     """
 
     plan: Plan
@@ -165,7 +166,7 @@ def plan(desk: Desk, asked: Asking) -> Planned:
     checked = GenerationOptions.parse(
         given, manifest.generation, speculation=manifest.speculation
     ).sampling
-    notes: list[str] = []
+    notes = _unprobed(desk)
     prompts = _fitting(desk, asked, notes)
     count = settings.requests or len(asked.trace) or len(prompts)
     jobs = _jobs(desk, asked.trace, prompts, given, count)
@@ -180,6 +181,17 @@ def plan(desk: Desk, asked: Asking) -> Planned:
         },
         notes,
     )
+
+
+def _unprobed(desk: Desk) -> list[str]:
+    """That "auto" has to measure while it is measured."""
+    known = Knowledge.of(desk.bundle, desk.fingerprint)
+    if known.record is not None:
+        return []
+    return [
+        f"auto measures in the stream, which slows its first requests ({known.reason}); "
+        "`specedge probe` beforehand spares them"
+    ]
 
 
 def ways(desk: Desk, settings: Settings) -> list[Way]:
@@ -212,19 +224,22 @@ def _fitting(desk: Desk, asked: Asking, notes: list[str]) -> list[Asked]:
     classes = [of((each,), per_class, has_template=has_template) for each in asked.workloads]
     mixed = [each for turn in zip_longest(*classes) for each in turn if each is not None]
     room = desk.model.context - asked.settings.max_tokens
-    kept = []
+    kept, left_out = [], []
     for each in mixed:
         n_tokens = len(desk.model.encode(each.prompt)[0])
         if n_tokens <= room:
             kept.append(each)
         else:
-            notes.append(
+            left_out.append(
                 f"left out: {each.name}: the prompt has {n_tokens:,} tokens, the context of "
                 f"{desk.model.context:,} leaves {max(0, room):,} beside "
                 f"{asked.settings.max_tokens:,} for the answer"
             )
     if mixed and not kept:
-        raise PromptError(f"no prompt fits; {notes[0]}; use shorter prompts or fewer --max-tokens")
+        raise PromptError(
+            f"no prompt fits; {left_out[0]}; use shorter prompts or fewer --max-tokens"
+        )
+    notes += left_out
     return kept
 
 
