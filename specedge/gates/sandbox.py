@@ -5,10 +5,10 @@ starts processes, asks for input, opens a connection or writes where it should n
 that sets out to escape can. It may read what this user may read. Run `specedge verify` on models
 that you would let write code for you, or in a container.
 
-How: an own Python without site-packages (`-I -S`) and without this environment, an empty folder that is deleted
-afterwards, rlimits on CPU time, address space, file size, open files and processes, an audit hook
-that refuses network, processes and changes outside the folder, and a wall clock that kills the
-process group.
+How: a Python without site-packages (`-I -S`) and without this environment, an empty folder that is
+deleted afterwards, rlimits on CPU time, address space, file size, open files and processes, an
+audit hook that refuses network, processes and changes outside the folder, and a wall clock that
+kills the process group.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def run(
                 stdout=verdict,
                 stderr=output,
                 cwd=folder,
-                env={"HOME": folder, "TMPDIR": folder},
+                env={},
                 start_new_session=True,
             )
             in_time = _wait(process, limits.seconds)
