@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,38 @@ def a_token_too_many(monkeypatch):
     )
 
 
+def a_round_too_many(monkeypatch):
+    """max_tokens 1 runs a round whose tokens are thrown away."""
+    ask = Desk.ask
+
+    def wasteful(self, way, prompt, **options):
+        if options["max_tokens"] != 1:
+            return ask(self, way, prompt, **options)
+        result = ask(self, way, prompt, **options | {"max_tokens": 2})
+        return replace(result, tokens=result.tokens[:1])
+
+    monkeypatch.setattr(Desk, "ask", wasteful)
+
+
+def silent_about_lengths(monkeypatch):
+    """A prompt that is too long is refused, and nobody learns by how much."""
+    check = Sequence.resume
+
+    def terse(self, prompt, **given):
+        if len(prompt) > self.context:
+            raise PromptError("prompt: too long")
+        return check(self, prompt, **given)
+
+    monkeypatch.setattr(Sequence, "resume", terse)
+
+
+def fewer_rows_than_used(monkeypatch):
+    """The draft is said to have fewer rows than it drafts into."""
+    true = Desk.fingerprint.fget
+    told = property(lambda self: true(self) | {"draft_context": DRAFT_ROWS - 8})
+    monkeypatch.setattr(Desk, "fingerprint", told)
+
+
 def nothing_held_back(monkeypatch):
     """A stop string's beginning leaves before its end arrives."""
     monkeypatch.setattr(TextStream, "_open_suffix", lambda self: 0)
@@ -212,6 +245,9 @@ def never_busy(monkeypatch):
         (cut_prompts, CHECKS[2], "plain: expected 161 tokens to be refused, found an answer"),
         (drafting_past_its_rows, CHECKS[3], "expected an answer, found ProposerError"),
         (a_token_too_many, CHECKS[4], "plain: expected 1 tokens, found 2"),
+        (a_round_too_many, CHECKS[4], "plain: expected no round, found 1"),
+        (silent_about_lengths, CHECKS[2], "plain: expected both lengths in the message, found"),
+        (fewer_rows_than_used, CHECKS[3], "expected at most 56 rows of the draft, found"),
         (nothing_held_back, CHECKS[5], "leaks"),
         (deaf_to_close, CHECKS[6], "plain: expected an answer, found BusyError"),
         (never_busy, CHECKS[6], "plain: expected a busy model midway, found it free"),
@@ -276,6 +312,9 @@ def test_an_engine_whose_logits_differ_by_width_is_judged_by_lengths_only(desk, 
     gate, _ = run(desk)
     assert gate.outcome == "passed", gate.said
     assert "tokens by the gate greedy" in gate.notes[1]
+    nothing_held_back(monkeypatch)
+    _, cases = run(desk)
+    assert "leaks" in cases[CHECKS[5]].said
 
 
 def samples(per_request, *, steps=(), until=10**9, start=300_000_000):
@@ -294,6 +333,8 @@ def samples(per_request, *, steps=(), until=10**9, start=300_000_000):
         (samples(0, steps=[(300, 300_000), (800, 300_000)]), False),
         (samples(1500, until=500), False),
         (samples(300), False),
+        (samples(2500, until=600), False),  # 1.2 MB per 1,000 over all, and none later
+        (samples(12_000, until=650), True),  # beyond the bound, though it settles
         (samples(-3000), False),
         (samples(900), True),
         (samples(2100), True),

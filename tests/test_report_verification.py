@@ -145,6 +145,8 @@ def test_the_verdict_comes_first_and_agrees_with_passed():
         text = Reader(html).text
         assert said.removesuffix(" .") + "." in text
         assert text.index(said.split()[0]) < text.index("Gates")
+        kind = "good" if PAGES[name].passed else "bad"
+        assert f'class="card decision {kind}"' in html
         assert (f"<title>smollm2: {'go' if PAGES[name].passed else 'no go'}</title>") in html
 
 
@@ -234,6 +236,7 @@ def test_figures_are_shown_by_what_they_are():
         ["–", "3", "–"],
     ]
     assert "many objects: 100 entries, the first 60 shown" in page.words
+    assert [row[0] for row in page.rows if len(row) == 1] == ["number", *map(str, range(60))]
     assert page.tags.count("svg") == 3
 
 

@@ -19,7 +19,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "min_tokens": 0, "ignore_eos": Tru
 LONGEST = 256
 """Tokens of a prompt that need not be long."""
 
-_TEXTS = 6  # prompts taken
+_TEXTS = 4  # prompts taken
 
 
 @dataclass(slots=True)
