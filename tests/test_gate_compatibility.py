@@ -301,6 +301,14 @@ def test_a_template_whose_turns_do_not_end_is_noted(tmp_path):
     assert any("by none of the end-of-text ids" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("begins", ["", "<bos>"])
+def test_a_conversation_without_the_token_that_plain_prompts_begin_with_is_noted(tmp_path, begins):
+    found = gate(write_bundle(tmp_path / "tiny", template=begins + TEMPLATE, adds_bos=True))
+    assert found.outcome == "passed"
+    noted = any("begin with the begin-of-text token" in note for note in found.notes)
+    assert noted == (begins == "")
+
+
 def test_a_draft_of_a_shorter_context_passes_with_a_note(folder):
     edit(folder, lambda said: said["draft"].update(context=100))
     found = gate(folder)

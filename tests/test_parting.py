@@ -159,13 +159,20 @@ def test_penalties_of_the_request_are_in_margin_and_noise():
     params = SamplingParams(repetition_penalty=2.0, logit_bias=((6, 1.0),))
     uneven = engine(margin=0.2, bend=raising(5, 0.04))
     # by hand: 5 was said, so 3.0 / 2; 6 is biased, 2.8 + 1.0
-    found = find(uneven, PROMPT, [5, 4, 6], [5, 4, 5], params=params)
+    found = find(uneven, PROMPT, [4, 5, 6], [4, 5, 5], params=params)
     assert found is not None
     assert found.margin == pytest.approx(3.8 - 1.5, rel=1e-5)
     assert found.noise == pytest.approx(0.04 / 2, rel=1e-3)
-    bare = find(uneven, PROMPT, [5, 4, 6], [5, 4, 5])
+    bare = find(uneven, PROMPT, [4, 5, 6], [4, 5, 5])
     assert bare is not None
     assert bare.margin == pytest.approx(2.8 - 3.0, rel=1e-4)
+
+
+def test_a_frequency_penalty_counts_the_output_and_not_the_prompt():
+    params = SamplingParams(frequency_penalty=0.5)
+    found = find(engine(margin=0.2), [3, 5, 2], [4, 5, 6], [4, 5, 5], params=params)
+    assert found is not None
+    assert found.margin == pytest.approx(2.8 - (3.0 - 0.5), rel=1e-4)
 
 
 @pytest.mark.parametrize("context", [5, 6, 9])

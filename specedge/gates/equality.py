@@ -32,7 +32,7 @@ KS = (1, 3, 7, 15)
 MIXED_K = 7  # at most, where all proposers take turns
 PENALISED = "penalties and bias"
 PENALISED_PROMPTS = 4
-PENALTIES = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2}
+PENALTIES = {"repetition_penalty": 1.05, "frequency_penalty": 0.1, "presence_penalty": 0.1}
 BIASES = (-4.0, 1.0)  # of the first and the last token of the text that was made without them
 MEASURED_OUTSIDE = 2
 """Differences outside the noise, of a case, after which no further one is measured: it failed."""
