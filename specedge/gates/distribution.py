@@ -40,9 +40,9 @@ def check(
     prompts: Sequence[Asked],
     *,
     report: Report,
-    rounds: int = 5000,
+    rounds: int = 4000,
     texts_looked_at: int = 6,
-    coupled_texts: int = 4,
+    coupled_texts: int = 3,
     coupled_tokens: int = 24,
 ) -> Gate:
     """Run the gate.

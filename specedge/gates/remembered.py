@@ -17,7 +17,6 @@ import numpy as np
 
 from specedge.contract import GraphSpec, Ids, Logits
 from specedge.engines.base import Engine, Scored, Slot, prefill
-from specedge.sequence import common_prefix
 
 RARE = 1 / 200
 """Chance of a branch, by the target at temperature 1, below which nothing is computed for it."""
@@ -121,6 +120,7 @@ class RememberedEngine:
         self._first = np.zeros(self.spec.vocab, np.float32)
         self._first[memory.stem[-1]] = CERTAIN
         self._logits = np.empty((0, self.spec.vocab), np.float32)
+        self._likeliest: dict[Branch, int] = {}
 
     @property
     def spec(self) -> GraphSpec:
@@ -142,16 +142,21 @@ class RememberedEngine:
         slot.ids[n_cached:stop] = tokens
         if len(self._logits) < rows:
             self._logits = np.empty((rows, self.spec.vocab), np.float32)
-        logits = self._logits[:rows]
+        n = len(self.memory.stem)
+        assert stop - rows >= n - 2, "a row inside the stem"
+        assert np.array_equal(slot.ids[: min(stop, n)], self.memory.stem[:stop]), "another text"
+        branch = tuple(slot.ids[n:stop].tolist())
+        logits, greedy = self._logits[:rows], np.empty(rows, np.int64)
         for row in range(rows):
-            np.copyto(logits[row], self._behind(slot.ids[: stop - rows + row + 1]))
-        return Scored(logits.argmax(axis=1), logits, 0.0)
+            end = stop - n - rows + row + 1  # tokens of the branch before it; -1: inside the stem
+            np.copyto(logits[row], self._first if end < 0 else self.memory.row(branch[:end]))
+            greedy[row] = self.memory.stem[-1] if end < 0 else self._greedy(branch[:end])
+        return Scored(greedy, logits, 0.0)
 
-    def _behind(self, ids: Ids) -> Logits:
-        stem = self.memory.stem
-        n = len(stem)
-        assert len(ids) >= n - 1, "a row inside the stem"
-        assert common_prefix(ids, stem) == min(len(ids), n), "a text without the stem"
-        return self._first if len(ids) < n else self.memory.row(tuple(ids[n:].tolist()))
+    def _greedy(self, branch: Branch) -> int:
+        found = self._likeliest.get(branch)
+        if found is None:
+            found = self._likeliest[branch] = int(self.memory.row(branch).argmax())
+        return found
 
     def close(self) -> None: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specedge.controller import Controller
@@ -16,7 +15,6 @@ POWER = 0.99
 """Probability with which a bias of the stated size is caught."""
 
 SELDOM = 0.05  # rounds with a draft, below which a case says nothing
-RULES: Sequence[RuleName] = ("rejection", "block")
 NOBODY = Controller(0)
 WHOLE = "temperature 1", SamplingParams(temperature=1.0)
 NARROW = "temperature 0.7, top-p 0.9", SamplingParams(temperature=0.7, top_p=0.9)
@@ -48,20 +46,25 @@ def control() -> Setting:
 
 
 def settings_of(proposer: Proposer, k: int) -> list[Setting]:
-    """Both rules, with the whole vocabulary and narrowed; and what only this kind can show."""
+    """Both rules, with the whole vocabulary and narrowed. Drafts of different lengths in turn bring
+    the token after a draft that stood into the tokens that are counted."""
     kinds: list[tuple[RuleName, bool, tuple[str, SamplingParams]]]
-    if proposer.is_lookup:  # what it drafts is certain, which leaves rules less to get wrong
+    if proposer.is_lookup:
         kinds = [
             ("rejection", False, WHOLE),
-            ("rejection", False, TIGHT),
-            ("block", False, NARROW),
+            ("rejection", True, TIGHT),
+            ("block", True, NARROW),
         ]
     else:
-        kinds = [(rule, False, kind) for rule in RULES for kind in (WHOLE, NARROW)]
-        kinds += [("rejection", True, NARROW)] if k > 1 else []
+        kinds = [
+            ("rejection", False, WHOLE),
+            ("rejection", True, NARROW),
+            ("block", True, WHOLE),
+            ("block", False, NARROW),
+        ]
     return [
         Setting(
-            f"{rule}, {proposer.name} K={f'1..{k} in turn' if in_turn else k}, {name}",
+            f"{rule}, {proposer.name} K={f'1..{k}' if in_turn and k > 1 else k}, {name}",
             replace(params, acceptance=rule),
             InTurn(k) if in_turn else Controller(k),
         )
