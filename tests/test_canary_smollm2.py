@@ -15,12 +15,7 @@ pytestmark = pytest.mark.model
 
 def test_a_real_model_says_the_same_both_ways(selfdraft, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "folders", lambda bundle, kind: [tmp_path / kind])
-    options: dict[str, Any] = {
-        "speculation": "on",
-        "draft_length": 3,
-        "context": 128,
-        "verify": False,
-    }
+    options: dict[str, Any] = {"speculation": "on", "draft_length": 3, "context": 128}
     with specedge.load(selfdraft, canary=1.0, verify=False, **options) as model:
         chosen: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
         said = [
