@@ -16,21 +16,20 @@ from typing import Any
 from specedge.contract import Ids
 from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import EngineError, OptionError, PromptError, SpecedgeError
-from specedge.gates.findings import Case, Gate
+from specedge.gates import certificate
+from specedge.gates.certificate import NAME, Runs
+from specedge.gates.findings import Gate
 from specedge.gates.parting import Parting, find, first_difference
 from specedge.gates.prompts import Asked
-from specedge.gates.scores import Difference, Score, Token, counted, explained
+from specedge.gates.scores import Difference, Score, Token
 from specedge.options import GenerationOptions
 from specedge.result import Result
 
 Report = Callable[[str, float], None]
 """(stage, share 0..1 done)."""
 
-NAME = "greedy"
-TITLE = "Greedy text is the same with speculation and without"
 KS = (1, 3, 7, 15)
 MIXED_K = 7  # at most, where all proposers take turns
-PENALISED = "penalties and bias"
 PENALISED_PROMPTS = 4
 PENALTIES = {"repetition_penalty": 1.05, "frequency_penalty": 0.1, "presence_penalty": 0.1}
 BIASES = (-4.0, 1.0)  # of the first and the last token of the text that was made without them
@@ -62,7 +61,7 @@ def check(
     began = perf_counter()
     trial = _Trial(desk, prompts, max_tokens, ks)
     trial.run(report)
-    return trial.gate(perf_counter() - began)
+    return certificate.gate(trial.runs, desk.model.target, perf_counter() - began)
 
 
 def ways_to_compare(desk: Desk, ks: Sequence[int] = KS) -> list[Way]:
@@ -86,37 +85,38 @@ class _Reference:
 
 
 class _Trial:
-    """The runs of one gate, and their scores."""
+    """The requests of one gate; `runs` is what has come of them."""
 
     def __init__(
         self, desk: Desk, prompts: Sequence[Asked], max_tokens: int, ks: Sequence[int]
     ) -> None:
         self._desk = desk
-        self._max_tokens = max_tokens
         self._prompts: list[tuple[Asked, Ids]] = []
-        self._left_out: list[str] = []
+        left_out: list[str] = []
         for asked in prompts:
             ids, _ = desk.model.encode(asked.prompt)
             if len(ids) <= desk.model.context:
                 self._prompts.append((asked, ids))
             else:
-                self._left_out.append(f"{asked.name} ({len(ids)} tokens)")
+                left_out.append(f"{asked.name} ({len(ids)} tokens)")
         if not self._prompts:
             raise PromptError(
                 f"prompts: none of {len(prompts)} fits the context of {desk.model.context} tokens; "
                 "give shorter ones, or a larger context"
             )
         self._ways = ways_to_compare(desk, ks)
-        self._scores = {way: Score(way.name) for way in self._ways}
-        self._penalised = Score(PENALISED)
-        self._plain = Score(PLAIN.name)
-        self._noise = 0.0  # between widths, of what was measured so far
+        self.runs = Runs(
+            prompts=len(self._prompts),
+            max_tokens=max_tokens,
+            ways=[Score(way.name) for way in self._ways],
+            left_out=left_out,
+        )
         self._measured: dict[tuple[str, int, int | None, int | None], Parting] = {}
 
     def run(self, report: Report) -> None:
         """Every prompt in every way, a few of them with penalties as well."""
         desk, count = self._desk, len(self._prompts)
-        greedy = {"temperature": 0.0, "max_tokens": self._max_tokens, "min_tokens": 0}
+        greedy = {"temperature": 0.0, "max_tokens": self.runs.max_tokens, "min_tokens": 0}
         desk.renew(AUTO)  # what it learns, it learns here
         for place, (asked, ids) in enumerate(self._prompts):
             report(asked.name, place / count)
@@ -125,8 +125,8 @@ class _Trial:
             reference = self._reference(asked.name, asked, ids, greedy)
             if reference is None:
                 continue
-            for way in self._ways:
-                self._compare(self._scores[way], way, reference)
+            for way, score in zip(self._ways, self.runs.ways, strict=True):
+                self._compare(score, way, reference)
             if place % max(1, count // PENALISED_PROMPTS) == 0:
                 self._run_penalised(reference)
         report(NAME, 1.0)
@@ -147,25 +147,25 @@ class _Trial:
         if reference is not None:
             longest = {(way.mode, way.proposers): way for way in self._ways if way.k <= MIXED_K}
             for way in longest.values():
-                self._compare(self._penalised, way, reference)
+                self._compare(self.runs.penalised, way, reference)
 
     def _reference(
         self, name: str, asked: Asked, ids: Ids, options: Mapping[str, Any]
     ) -> _Reference | None:
         """Plain decoding; None, and a trouble, when even that fails."""
-        self._plain.runs += 1
+        self.runs.plain.runs += 1
         began = perf_counter()
         try:
             plain = self._desk.ask(PLAIN, asked.prompt, **options)
         except (OptionError, PromptError):
             raise
         except SpecedgeError as error:
-            self._plain.troubles.append(f"{name}: plain decoding failed: {error}")
+            self.runs.plain.troubles.append(f"{name}: plain decoding failed: {error}")
             return None
         finally:
-            self._plain.seconds += perf_counter() - began
-        self._plain.equal += 1
-        self._plain.tokens += len(plain.tokens)
+            self.runs.plain.seconds += perf_counter() - began
+        self.runs.plain.equal += 1
+        self.runs.plain.tokens += len(plain.tokens)
         return _Reference(name, asked, ids, options, plain)
 
     def _compare(self, score: Score, way: Way, reference: _Reference) -> None:
@@ -233,103 +233,8 @@ class _Trial:
             reference.plain.tokens,
             result.tokens,
             params=options.sampling,
-            noise=self._noise,
+            noise=self.runs.noise,
         )
         assert parting is not None, "measured where nothing differs"
-        self._noise = max(self._noise, parting.noise)
+        self.runs.noise = max(self.runs.noise, parting.noise)
         return parting
-
-    def gate(self, seconds: float) -> Gate:
-        """All scores together; what was measured for one difference counts for all."""
-        scores = [*self._scores.values(), self._penalised]
-        for score in scores:
-            score.settle(self._noise)
-        cases = [score.case() for score in scores if score.runs]
-        if self._plain.troubles:
-            said = self._plain.troubles
-            figures = {"runs": self._plain.runs, "troubles": said}
-            cases.insert(0, Case(PLAIN.name, "failed", said[0], self._plain.seconds, figures))
-        drafted = sum(score.drafted for score in scores)
-        if not drafted:
-            cases.append(Case("drafts", "failed", _nothing_drafted(self._ways)))
-        differences = [each for score in scores for each in score.differences]
-        target = self._desk.model.target
-        margins = [abs(each.parting.margin) for each in differences if each.parting is not None]
-        figures = {
-            "prompts": len(self._prompts),
-            "ways": len(self._ways),
-            "max_tokens": self._max_tokens,
-            "runs": sum(score.runs for score in scores),
-            "equal": sum(score.equal for score in scores),
-            "tokens": sum(score.tokens for score in scores),
-            "drafted": drafted,
-            "accepted": sum(score.accepted for score in scores),
-            "differences": len(differences),
-            "outside": sum(not each.within for each in differences),
-            "largest_margin": max(margins, default=None),
-            "noise": self._noise if margins else None,
-            "engine_width_noise": target.width_noise,
-            "width_step": target.width_step,
-        }
-        return Gate(
-            NAME, TITLE, self._certificate(cases, scores), cases, seconds, figures, self._notes()
-        )
-
-    def _certificate(self, cases: Sequence[Case], scores: Sequence[Score]) -> str:
-        """The answer in one line."""
-        runs = sum(score.runs for score in scores)
-        differences = [each for score in scores for each in score.differences]
-        failed = [case for case in cases if case.outcome == "failed"]
-        outside = [each for each in differences if not each.within]
-        if outside:
-            return (
-                f"{counted(outside)} in {runs} runs outside the width noise; the first: "
-                f"{outside[0].said}"
-            )
-        if failed:
-            return f"{failed[0].name}: {failed[0].said}"
-        tokens = sum(score.tokens for score in scores)
-        size = f"{len(self._prompts)} prompts, {len(self._ways)} ways, {tokens:,} tokens"
-        if differences:
-            return f"{counted(differences)} in {runs} runs ({size}), {explained(differences)}"
-        return f"equal on {runs} of {runs} runs ({size})"
-
-    def _notes(self) -> list[str]:
-        notes = [_exactness(self._desk)]
-        if self._penalised.runs:
-            notes.append(
-                f"{self._penalised.runs} of the runs are made with penalties and biases, which "
-                "change every row by the tokens before it, drafted ones included"
-            )
-        idle = [score.name for score in self._scores.values() if score.runs and not score.drafted]
-        if idle:
-            notes.append(f"drafted nothing on these prompts, and so cannot fail: {', '.join(idle)}")
-        never = [s.name for s in self._scores.values() if s.drafted and not s.accepted]
-        if never:
-            notes.append(f"not one drafted token was accepted: {', '.join(never)}")
-        if self._left_out:
-            notes.append(f"longer than the context, left out: {', '.join(self._left_out)}")
-        return notes
-
-
-def _nothing_drafted(ways: Sequence[Way]) -> str:
-    names = ", ".join(way.name for way in ways) or "none"
-    return (
-        f"no way drafted a single token ({names}), so nothing was tested; give prompts whose text "
-        "repeats itself, a bundle with a draft model, or a larger export.max_verify"
-    )
-
-
-def _exactness(desk: Desk) -> str:
-    """What may be expected of this engine."""
-    target = desk.model.target
-    if target.width_noise:
-        return (
-            f"not exact: logits of this engine differ by up to {target.width_noise:.2g} with the "
-            "number of tokens in a call, so of two nearly tied tokens the other one may win; "
-            "every such difference is measured where it happens"
-        )
-    return (
-        f"exact: calls are padded to multiples of {target.width_step}, between which logits agree "
-        "to the bit, so that every difference is a fault"
-    )

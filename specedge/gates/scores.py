@@ -150,7 +150,8 @@ class Score:
             return f"{bad[0]}{more}"
         said = f"equal on {self.equal} of {self.runs} runs"
         if self.differences:
-            said = f"{counted(self.differences)} in {self.runs} runs, {explained(self.differences)}"
+            noise = max(each.parting.noise for each in self.differences if each.parting is not None)
+            said = f"{counted(self.differences)} in {self.runs} runs, {explained(noise)}"
         if not self.drafted:
             return f"{said}, but nothing was drafted: this shows nothing about drafts"
         return f"{said}; {self.accepted:,} of {self.drafted:,} drafted tokens accepted"
@@ -161,7 +162,6 @@ def counted(differences: Sequence[Difference]) -> str:
     return f"{len(differences)} difference{'' if len(differences) == 1 else 's'}"
 
 
-def explained(differences: Sequence[Difference]) -> str:
-    """The certificate of differences that are all within the noise."""
-    noise = max(each.parting.noise for each in differences if each.parting is not None)
+def explained(noise: float) -> str:
+    """The certificate of differences that are all within it."""
     return f"all within {noise:.2g}, the width noise of this engine"
