@@ -20,7 +20,17 @@ import click
 
 from specedge.errors import SpecedgeError
 
-COMMANDS = ("export", "run", "chat", "probe", "verify", "canary", "inspect", "doctor")
+COMMANDS = (
+    "export",
+    "run",
+    "chat",
+    "probe",
+    "verify",
+    "bench",
+    "canary",
+    "inspect",
+    "doctor",
+)
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 100}
 
 
@@ -41,7 +51,8 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, name="specedge", context_settings=CONTEXT)
 @click.version_option(None, "--version", package_name="specedge", message="%(prog)s %(version)s")
 def group() -> None:
-    """Speculative decoding at the edge: export a target and a draft, run them exactly.
+    """Speculative decoding at the edge: export a target and a draft, run them exactly, and find
+    out whether it pays here.
 
     SPECEDGE_DEBUG=1 shows tracebacks; SPECEDGE_CACHE names the folder for fetched weights.
     """

@@ -43,10 +43,12 @@ class Load(_Kept):
 
     @property
     def name(self) -> str:
-        """ "1 client", "4 clients", "0.5 requests/s", "trace"."""
+        """
         if self.kind == "closed":
             return f"{self.concurrency} client{'' if self.concurrency == 1 else 's'}"
-        return f"{self.rate:g} requests/s" if self.kind == "poisson" else "trace"
+        if self.kind == "poisson":
+            return f"{self.rate:g} request{'' if self.rate == 1 else 's'}/s"
+        return "trace"
 
 
 class RequestRecord(_Kept):
