@@ -43,7 +43,7 @@ class Load(_Kept):
 
     @property
     def name(self) -> str:
-        """
+        """ "1 client", "4 clients", "0.5 requests/s", "trace"."""
         if self.kind == "closed":
             return f"{self.concurrency} client{'' if self.concurrency == 1 else 's'}"
         if self.kind == "poisson":
