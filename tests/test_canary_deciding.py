@@ -7,7 +7,7 @@ import pytest
 
 from specedge.bundle import Bundle
 from specedge.canary.deciding import LOOKS, added, estimate, failed, interrupted
-from specedge.canary.record import Record
+from specedge.canary.record import MOST_KEPT, Record
 from specedge.engines.fake import FakeEngine, fake_spec
 from specedge.probe.fingerprint import take
 from specedge.probe.intervals import ratio_interval
@@ -57,6 +57,13 @@ def test_only_requests_with_drafts_and_times_count_towards_a_look(record):
     assert record.verdict.state == "watching"
     assert record.totals.timed == LOOKS[0] - 1
     assert fed(record, 1).verdict.state == "off: loss"
+
+
+def test_what_was_found_at_a_look_outlives_the_requests_it_was_found_on(record):
+    record = fed(record, LOOKS[0], spec_ms=100.0)
+    found = record.verdict, record.gain
+    record = fed(record, MOST_KEPT, proposed=0, accepted=0)
+    assert (record.verdict, record.gain) == found
 
 
 def test_sampled_requests_count_towards_a_look_though_their_tokens_do_not(record):
