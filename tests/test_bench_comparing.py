@@ -213,7 +213,7 @@ def test_what_was_different_when_they_were_measured_is_named():
         kept(seed=2),
         versions={"specedge": "0.2.0", "python": "3.11.14", "onnxruntime": "1.32.0"},
         fingerprint=samples.fingerprint(threads=1, specedge="0.2.0"),
-        options={"temperature": 0.5},
+        options={"temperature": 0.5, "seed": None},
         prompts="mine.jsonl",
         complete=False,
     )
@@ -296,6 +296,12 @@ def test_comparing_fits_eighty_columns_and_says_how_many_comparisons():
     assert "noise ±" in text
     assert "queued" in text
     assert any("16 comparisons share the chance of 5%" in each for each in compare_lines(found))
+
+
+def test_folders_whose_names_end_alike_are_still_two_columns():
+    found = compare(kept(), kept(seed=2), ("monday/the-result", "friday/the-result"))
+    heads = [str(column.header) for column in compare_tables(found)[0].columns]
+    assert heads[2:4] == ["A", "B"]
 
 
 def test_a_comparison_is_json():

@@ -93,7 +93,7 @@ def compare_lines(comparison: Comparison) -> list[str]:
 def _names(comparison: Comparison) -> tuple[str, str]:
     """Of the results, as far as a column has room."""
     first, second = (name if len(name) <= 12 else f"…{name[-11:]}" for name in comparison.names)
-    return (first, second) if first != second else ("first", "second")
+    return (first, second) if first != second else ("A", "B")
 
 
 def _change(change: Change, *, named: bool) -> list[Text]:

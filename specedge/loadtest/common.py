@@ -110,7 +110,11 @@ def _conditions(one: Header, two: Header, names: tuple[str, str]) -> tuple[str, 
 def _differing(one: Mapping[str, object], two: Mapping[str, object]) -> list[str]:
     names = dict.fromkeys([*one, *two])
     return [
-        f"{name} {one.get(name, 'not given')} -> {two.get(name, 'not given')}"
+        f"{name} {_given(one.get(name))} -> {_given(two.get(name))}"
         for name in names
         if one.get(name) != two.get(name)
     ]
+
+
+def _given(value: object) -> str:
+    return "not given" if value is None else str(value)

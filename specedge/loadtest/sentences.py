@@ -148,11 +148,15 @@ def remarks(summary: Summary) -> list[str]:
     found = equality(summary)
     if found is not None and not found[1]:
         said.append(found[0])
-    if summary.comparisons > 1:
+    judged = [cell.against.judged for cell in summary.cells if cell.against]
+    known = [each for each in judged if each is not None]
+    if any(each.low is not None for each in known) and summary.comparisons > 1:
         said.append(
-            f"Intervals hold for all {summary.comparisons} comparisons with plain together, with a "
-            f"chance of {share(LEVEL)}; {MIN_PROMPTS} prompts are the fewest that have one."
+            f"The intervals of all {summary.comparisons} comparisons with plain hold together with "
+            f"a chance of {share(LEVEL)}."
         )
+    if any(each.prompts < MIN_PROMPTS for each in known):
+        said.append(f"Fewer than {MIN_PROMPTS} prompts, as in most classes, have no interval.")
     queued = any(cell.against and cell.against.queued for cell in summary.cells)
     if queued:
         said.append(

@@ -43,6 +43,11 @@ TERMS = (
         "Tokens per target call",
         "Output tokens over calls of the target, the reading of the prompt counted as one.",
     ),
+    (
+        "Peak memory",
+        "The largest of the whole process so far, when a way’s last pass had ended: whatever ran "
+        "before is in it.",
+    ),
 )
 
 
@@ -317,7 +322,10 @@ def _conditions(header: Header, kept: Kept) -> Markup:
         ("repetitions", f"{header.repeats}, after {counted(header.warmup, 'request')} to warm up"),
         ("took", seconds(sum(each.ended_s - each.began_s for each in kept.requests))),
     ]
-    rows += [(name.replace("_", " "), str(value)) for name, value in header.options.items()]
+    rows += [
+        (name.replace("_", " "), _part(value, "not given"))
+        for name, value in header.options.items()
+    ]
     versions = [(name, said) for name, said in header.versions.items()]
     machine = [
         (name.replace("_", " "), _part(part))
@@ -339,9 +347,9 @@ def _conditions(header: Header, kept: Kept) -> Markup:
     )
 
 
-def _part(part: object) -> str:
+def _part(part: object, nothing: str = "unknown") -> str:
     if part is None:
-        return "unknown"
+        return nothing
     return ("yes" if part else "no") if isinstance(part, bool) else str(part)
 
 
