@@ -408,7 +408,8 @@ def test_real_bundles_of_every_precision_pass_and_the_graph_is_looked_at(tiny_ex
 def test_a_graph_of_another_precision_than_the_manifest_says_fails(
     tiny_exports, tmp_path, precision, claimed
 ):
-    made = tiny_exports.bundle(tiny_exports.checkpoint("llama"), precision=precision, context=64)
+    target = tiny_exports.checkpoint("llama")
+    made = tiny_exports.bundle(target, target, precision=precision, context=64)
     copied = tmp_path / "copy"
     shutil.copytree(made, copied)
     edit(copied, lambda said: said["target"].update(precision=claimed))

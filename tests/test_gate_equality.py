@@ -12,11 +12,14 @@ import pytest
 from commands import alphabet
 from specedge.acceptance import Verdict
 from specedge.desk import PLAIN, Desk, Way
-from specedge.engines.fake import FakeEngine
+from specedge.engines.fake import FakeEngine, fake_spec
 from specedge.errors import EngineError, OptionError, PromptError
-from specedge.gates import equality
+from specedge.gates import certificate, equality
+from specedge.gates.certificate import Runs
 from specedge.gates.findings import Case, Gate
+from specedge.gates.parting import Parting
 from specedge.gates.prompts import Asked
+from specedge.gates.scores import Difference, Score, Token
 from specedge.proposers import NgramProposer
 from specedge.sampling import sampler
 from specedge.sampling.processors import Pipeline
@@ -181,8 +184,17 @@ def test_penalties_that_ignore_drafted_tokens_fail_their_case_alone(desk, monkey
             history.drop()
         return right(self, row, history, n_generated, out)
 
+    asked = []
+    measure = equality.find
+
+    def find(*args, **given):
+        asked.append(given["params"].repetition_penalty)
+        return measure(*args, **given)
+
     monkeypatch.setattr(Pipeline, "_edit", edit)
+    monkeypatch.setattr(equality, "find", find)
     found = gate(desk)
+    assert set(asked) == {equality.PENALTIES["repetition_penalty"]}
     assert {each.name for each in found.cases if each.outcome == "failed"} == {"penalties and bias"}
     assert found.outcome == "failed"
     assert "with penalties" in found.said
@@ -209,6 +221,19 @@ def test_near_ties_of_an_engine_with_width_noise_are_certified(desk, monkeypatch
     assert "all within 0.02, the width noise of this engine" in found.said
     assert found.said.startswith(f"{found.figures['differences']} differences in ")
     assert found.notes[0].startswith("not exact: logits of this engine differ by up to 0.02")
+
+
+def test_noise_that_was_measured_later_counts_for_earlier_differences_too():
+    def differing(margin: float) -> Difference:
+        parting = Parting.judged(3, 5, 6, margin, noise=0.1)
+        return Difference("chat 1", "ngram K=1", 3, Token(5, "e"), Token(6, "f"), parting)
+
+    target = FakeEngine(fake_spec())
+    for margin, outcome in ((0.3, "passed"), (0.5, "failed")):
+        score = Score("ngram K=1", runs=4, equal=3, drafted=9, accepted=2)
+        score.differences = [differing(margin)]
+        runs = Runs(prompts=4, max_tokens=8, ways=[score], noise=0.4)
+        assert certificate.gate(runs, target, 1.0).outcome == outcome
 
 
 def test_an_engine_that_is_less_exact_than_it_was_found_to_be_is_noted(desk, monkeypatch):
@@ -344,12 +369,9 @@ def test_findings_are_ready_for_json(desk, monkeypatch):
     json.dumps(asdict(gate(desk, ks=(3,))), allow_nan=False)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_a_real_graph_of_quantised_weights_is_equal(tiny_exports, family):
-    folder = tiny_exports.bundle(
-        tiny_exports.checkpoint(family), tiny_exports.checkpoint(family, 1), precision="int4",
-        context=64,
-    )  # fmt: skip
+def test_a_real_graph_of_quantised_weights_is_equal(tiny_exports):
+    target = tiny_exports.checkpoint("llama")
+    folder = tiny_exports.bundle(target, target, precision="int4", context=64)
     ids = [Asked(f"ids {n}", "ids", [*range(5, 5 + n), *range(5, 5 + n)]) for n in (3, 9)]
     with Desk(folder, threads=1) as small:
         found = gate(small, ids, ks=(3,), max_tokens=24)

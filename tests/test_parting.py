@@ -252,7 +252,8 @@ def test_an_exact_engine_has_no_noise_and_a_narrow_one_of_int4_weights_has(tiny_
     from specedge.engines import registry
     from tiny_exports import read_spec
 
-    folder = tiny_exports.bundle(tiny_exports.checkpoint("llama"), precision="int4", context=64)
+    target = tiny_exports.checkpoint("llama")
+    folder = tiny_exports.bundle(target, target, precision="int4", context=64)
     spec = read_spec(folder)
     with_kernels = registry.create("cpu", folder, spec, threads=1, exact=exact)
     found = find(with_kernels, [5, 9, 11, 7, 5, 9], [8, 3, 4], [8, 3, 5])
