@@ -14,6 +14,7 @@ from math import exp, log
 from typing import TYPE_CHECKING, Any, Literal
 
 from specedge.errors import BenchError
+from specedge.loadtest.against import PLAIN, against
 from specedge.loadtest.common import common, only
 from specedge.loadtest.judging import ALARM, Verdict, change, changed
 from specedge.loadtest.paired import (
@@ -29,7 +30,7 @@ from specedge.loadtest.paired import (
     times,
 )
 from specedge.loadtest.records import RequestRecord
-from specedge.loadtest.summary import PLAIN, against, promises_equality
+from specedge.loadtest.summary import promises_equality
 from specedge.loadtest.written import written
 from specedge.probe.findings import Estimate
 from specedge.probe.intervals import MIN_PROMPTS

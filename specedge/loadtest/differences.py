@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import log
 
+from specedge.loadtest.against import PLAIN
 from specedge.loadtest.comparing import Change, Comparison
 from specedge.loadtest.paired import Measure
 from specedge.loadtest.sentences import Headline
-from specedge.loadtest.summary import PLAIN
 from specedge.report.words import counted, interval, share
 
 NAMES: dict[Measure, str] = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from specedge.loadtest.against import PLAIN, Against
 from specedge.loadtest.judging import LEVEL, Verdict
 from specedge.loadtest.paired import QUEUED
 from specedge.loadtest.quantiles import ENOUGH_FOR_P99
-from specedge.loadtest.summary import PLAIN, Against, Cell, Summary
+from specedge.loadtest.summary import Cell, Summary
 from specedge.probe.intervals import MIN_PROMPTS
 from specedge.report.words import counted, interval, listed, seconds, share
 
@@ -53,6 +54,11 @@ def headline(summary: Summary) -> Headline:
     if ways > 1:
         said += f", the best of {counted(ways, 'way')}"
     said += f"; {_rests_on(found)}."
+    outputs = equality(summary)
+    if outputs is not None and outputs[1]:
+        return Headline(
+            "Outputs differ", "bad", f"{outputs[0]} What it gains does not count: {said}"
+        )
     verdicts = {each.verdict for _, each in judged}
     if "faster" in verdicts:
         if found.verdict != "faster":
@@ -136,9 +142,6 @@ def doubts(summary: Summary) -> list[str]:
     if summary.missing:
         names = [f"{way} with {header.loads[load].name}" for load, way in summary.missing]
         said.append(f"No request was made by {_short(names)}.")
-    found = equality(summary)
-    if found is not None and found[1]:
-        said.append(found[0])
     return said
 
 
