@@ -269,8 +269,8 @@ def test_a_model_without_a_chat_template_is_asked_in_plain_text(tmp_path: Path):
 @pytest.mark.model
 def test_a_real_model_keeps_to_the_form_with_every_proposer():
     with Desk(real.bundle("smollm2-selfdraft")) as desk:
-        chosen = [entry for entry in entries() if entry.name in ("person", "number plate", "lisp")]
+        chosen = [entry for entry in entries() if entry.name in ("person", "hex colour")]
         found = gate(desk, *chosen, sampled=1)
     assert found.outcome == "passed"
-    assert found.figures["equal"] == 16
+    assert found.figures["equal"] == 12
     assert found.figures["forced_share"] > 0.2
