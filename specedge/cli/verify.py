@@ -93,9 +93,10 @@ def command(
         print_tables(verify_tables(verified))
         print_sentences(verdict_lines(verified))
     if junit is not None:
-        from specedge.gates import junit as writer
+        from specedge.gates.junit import write as write_junit
+        from specedge.gates.junit import xml
 
-        writer.write(junit, writer.xml(verified))
+        write_junit(junit, xml(verified))
         click.echo(f"junit: {junit}", err=True)
     if html is not None:
         from specedge.report import write

@@ -41,11 +41,10 @@ def prompts(
         PromptError: the file cannot be read, is empty, has a bad line, or messages where the model
             has no template.
     """
-    if path is None:
-        chosen, most = builtin(), PER_CLASS if per_class is None else per_class
-    else:
-        chosen, most = read(path), per_class
-    return of(chosen, most, has_template=has_template)
+    if path is not None:
+        return of(read(path), per_class, has_template=has_template)
+    most = PER_CLASS if per_class is None else per_class
+    return of(builtin(), most, has_template=has_template)
 
 
 def of(
