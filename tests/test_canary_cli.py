@@ -83,10 +83,17 @@ def test_json_has_all_of_it(specedge, bundle):
     )
 
 
-def test_the_number_of_comparisons_that_are_listed_is_a_choice(specedge, bundle):
-    specedge("run", bundle, TEXT, *ON, *DRAFTS)
-    assert "last comparisons" in specedge("canary", bundle)[1]
-    assert "last comparisons" not in specedge("canary", bundle, "--last", "0")[1]
+def test_as_many_of_the_last_comparisons_are_listed_as_one_wants(specedge, bundle):
+    for tokens in ("12", "13", "14"):
+        specedge("run", bundle, TEXT, *ON, *DRAFTS, "--max-tokens", tokens)
+
+    def listed(*options: str) -> list[str]:
+        lines = specedge("canary", bundle, *options)[1].splitlines()
+        return [line.split("equal")[1].split()[0] for line in lines if "100%" in line]
+
+    assert listed() == ["12", "13", "14"]
+    assert listed("--last", "2") == ["13", "14"]
+    assert listed("--last", "0") == []
 
 
 def test_clearing_forgets(specedge, bundle):

@@ -62,6 +62,14 @@ def test_a_request_is_decoded_again_with_all_its_options(folder, options, tokens
     assert desk.canary.record.totals.failures == 0
 
 
+def test_options_that_the_caller_changes_meanwhile_are_taken_as_they_were(folder):
+    desk = watched(folder)
+    stop = ["zzz"]
+    for _ in desk.model.stream(TEXT, stop=stop, **GREEDY):
+        stop[:] = ["o"]
+    assert [each.tokens for each in desk.canary.record.last] == ["equal"]
+
+
 def test_structured_output_is_compared_too(folder):
     pytest.importorskip("llguidance")
     desk = watched(folder)
