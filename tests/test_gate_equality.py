@@ -244,6 +244,18 @@ def test_an_engine_that_is_less_exact_than_it_was_found_to_be_is_noted(desk, mon
     assert gate(desk, [PROMPTS[0]], ks=(3,), max_tokens=1).notes[0].startswith("exact: ")
 
 
+def test_the_reference_reads_its_prompt_as_the_runs_that_follow_it_do(desk, monkeypatch):
+    """Rows of a prefill are wider than any other, and only the first request makes one."""
+
+    def bend(width: int, place: int, row: np.ndarray) -> None:
+        if (width, place) == (5, 4):
+            row[7] += 9.0
+
+    with_engine(desk, monkeypatch, scores=near_ties, bend=bend, noise=9.0)
+    found = gate(desk, [Asked("ids 1", "ids", [40, 41, 42, 43, 44])], ks=(1,), max_tokens=4)
+    assert found.figures["differences"] == 0
+
+
 def test_a_difference_above_the_width_noise_fails_an_uneven_engine(desk, monkeypatch):
     """Only while a request is decoded the logits of wide calls are off; kernels are not."""
     from specedge.gates import parting

@@ -17,7 +17,7 @@ from specedge.contract import Ids
 from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import EngineError, OptionError, PromptError, SpecedgeError
 from specedge.gates import certificate
-from specedge.gates.certificate import NAME, Runs
+from specedge.gates.certificate import Runs
 from specedge.gates.findings import Gate
 from specedge.gates.parting import Parting, find, first_difference
 from specedge.gates.prompts import Asked
@@ -127,9 +127,9 @@ class _Trial:
                 continue
             for way, score in zip(self._ways, self.runs.ways, strict=True):
                 self._compare(score, way, reference)
-            if place % max(1, count // PENALISED_PROMPTS) == 0:
+            if place % -(-count // PENALISED_PROMPTS) == 0:
                 self._run_penalised(reference)
-        report(NAME, 1.0)
+        report(self._prompts[-1][0].name, 1.0)
 
     def _read(self, asked: Asked) -> None:
         """Fill the KV with the prompt, so that plain decoding too finds it there: otherwise it
