@@ -93,9 +93,14 @@ def subject_of(desk: Desk, prompts: Sequence[Asked], ks: Sequence[int] | None) -
         raise PromptError("limits: there is no prompt; give one at least")
     model = desk.model
     longest = max(1, min(LONGEST, model.context // 2))
-    texts = [model.encode(asked.prompt)[0][-longest:] for asked in prompts[:_TEXTS]]
+    texts = [model.encode(asked.prompt)[0][-longest:] for asked in _spread(prompts)]
     stock = np.resize(np.concatenate(texts), model.context + 1).astype(np.int64)
     lengths = sorted({1, min(4, desk.longest), desk.longest} if ks is None else set(ks))
     fixed = [Way("on", (name,), k) for name in desk.proposers for k in lengths]
     desk.renew(AUTO)
     return Subject(desk, [PLAIN, AUTO, *fixed], texts, stock)
+
+
+def _spread(prompts: Sequence[Asked]) -> Sequence[Asked]:
+    """A few from all over the list: classes follow one another in it."""
+    return prompts[:: max(1, len(prompts) // _TEXTS)][:_TEXTS]
