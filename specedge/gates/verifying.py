@@ -20,7 +20,7 @@ from specedge.gates.findings import Case, Gate, Verified
 from specedge.gates.prompts import Asked, prompts
 
 Report = Callable[[str, float], None]
-"""Told the stage and the share of it that is done, 0..1."""
+"""Told the gate's title and the share of it that is done, 0..1."""
 
 Check = Callable[..., Gate]
 """(desk, prompts, report=..., own keywords) → Gate."""
@@ -111,7 +111,7 @@ def run_gate(
     check: Check = importlib.import_module(module).check
     began = time.perf_counter()
     try:
-        gate = check(desk, asked, report=report, **(own or {}))
+        gate = check(desk, asked, report=lambda stage, share: report(title, share), **(own or {}))
     except SpecedgeError as error:
         said = " ".join(str(error).split())
         gate = Gate(name, title, f"could not be run: {said}", [Case("run", "failed", said)])
