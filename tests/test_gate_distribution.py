@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 
 from real import PROMPTS as PROMPTS_OF_MODEL
 from specedge import opening
-from specedge.acceptance import BLOCK, REJECTION, RoundDraws
+from specedge.acceptance import BLOCK, REJECTION, RoundDraws, race
 from specedge.contract import Ids, Logits
 from specedge.desk import PLAIN, Desk, Way
 from specedge.engines.fake import FakeEngine, fake_spec
@@ -26,12 +27,12 @@ from specedge.gates import coupled, distribution
 from specedge.gates.chi_square import Fit
 from specedge.gates.drawing import WINDOW
 from specedge.gates.findings import Case, Gate
-from specedge.gates.places import choose, look, ranked
+from specedge.gates.places import Looked, choose, look, ranked
 from specedge.gates.prompts import Asked
 from specedge.gates.remembered import RARE, Memory, RememberedEngine
 from specedge.gates.sampled import case, settings_of
 from specedge.proposers import NgramProposer
-from specedge.randomness import Stream
+from specedge.randomness import Randomness, Stream
 from specedge.sampling import sampler
 from specedge.sampling.law import Law
 from specedge.sampling.sampler import GREEDY, ProcessedSampler
@@ -299,10 +300,85 @@ class TestPlaces:
         answer = desk.ask(PLAIN, prompt, max_tokens=40, temperature=0.0).tokens
         assert place.stem.tolist() == [*ids, *answer[: int(at) - 1]]
 
+    def test_a_draft_that_may_stand_or_fall_is_better_than_any_other(self):
+        a, b, c, d = 1, 2, 3, 4  # the text says "a b c" over and over; so does the lookup
+        sure, split = ((a, 0.97), (d, 0.03)), ((d, 0.5), (d + 1, 0.5))
+        likely = [split] * 9
+        likely[5] = ((c, 0.6), (d, 0.2))  # less to be had here, but c is what is drafted
+        ids = np.array([a, b, c] * 5)
+        text = Looked("chat 1", ids, 6, (*likely[:7], sure, sure))
+        assert text.worth(2, 3) > text.worth(5, 3)
+        (place,) = choose([text], NgramProposer(), 3, window=3, context=64, most=1)
+        assert place.name == "chat 1, token 6"
+
     def test_classes_take_turns_and_prompts_without_room_are_left_out(self, desk):
         long = Asked("chat 3", "chat", "d" * 255)
         order = ranked(desk, [*PROMPTS, long], 20)
         assert [asked.name for asked in order] == ["chat 2", "code 1", "chat 1"]
+
+
+class TestWidthNoise:
+    """Where logits depend on the width of a call, a close race may go either way."""
+
+    SEED = 7
+
+    @pytest.fixture
+    def altered(self, desk):
+        """A plain answer in which the runner-up of the fifth race stands for its winner, and by how
+        much of a logit that race was won."""
+        trial = coupled.trials(desk, PROMPTS, self.SEED, 1, 24)[0]
+        assert trial.options["temperature"] == 0.6
+        ids = desk.model.encode(trial.asked.prompt)[0]
+        ids = np.append(ids, trial.tokens[:4])
+        row, scale, mine = scores(False)(ids), 1 / 0.6, trial.tokens[4]
+        randomness = Randomness(self.SEED)
+        assert race(Law(None, row, scale), randomness, len(ids)) == mine
+
+        def winner(bonus: float, token: int) -> int:
+            changed = row.astype(np.float64)
+            changed[token] += bonus
+            return race(Law(None, changed, scale), randomness, len(ids))
+
+        other = winner(-100, mine)
+        low, high = 0.0, 100.0
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if winner(middle, other) == mine else (low, middle)
+        tokens = [*trial.tokens]
+        tokens[4] = other
+        return replace(trial, tokens=tuple(tokens)), high
+
+    def case(self, desk, trial):
+        way, found = Way("on", ("draft",), 3), coupled.Compared()
+        coupled.compare(desk, way, trial, found)
+        return coupled.case(desk, way, found)
+
+    def test_a_race_closer_than_the_noise_is_excused(self, desk, monkeypatch, altered):
+        trial, margin = altered
+        monkeypatch.setattr(FakeEngine, "width_noise", 0.501 * margin)
+        said = self.case(desk, trial)
+        assert said.outcome == "passed"
+        assert said.figures["widest_excused_margin"] == pytest.approx(margin, rel=1e-3)
+        assert "1 parted within the width noise" in said.said
+
+    def test_a_clearer_race_is_not(self, desk, monkeypatch, altered):
+        trial, margin = altered
+        monkeypatch.setattr(FakeEngine, "width_noise", 0.499 * margin)
+        said = self.case(desk, trial)
+        assert said.outcome == "failed"
+        assert f"{margin:.2g} of a logit apart" in said.said
+
+    def test_nothing_is_excused_where_there_is_no_noise(self, desk, altered):
+        said = self.case(desk, altered[0])
+        assert said.outcome == "failed"
+        assert "token 5: expected" in said.said
+
+    def test_nothing_is_narrowed_where_there_is_noise(self, desk, monkeypatch):
+        assert len(coupled.trials(desk, PROMPTS, 1, 3, 8)) == 3
+        kinds = [trial.options["top_p"] for trial in coupled.trials(desk, PROMPTS, 1, 3, 8)]
+        monkeypatch.setattr(FakeEngine, "width_noise", 1e-3)
+        noisy = [trial.options["top_p"] for trial in coupled.trials(desk, PROMPTS, 1, 3, 8)]
+        assert noisy == [1.0] * 3 != kinds
 
 
 class TestMemory:
