@@ -153,12 +153,12 @@ def test_a_loss_beyond_chance_fails_its_way_and_its_class():
     auto, fixed, sums = found.cases
     assert (auto.outcome, fixed.outcome, sums.outcome) == ("passed", "failed", "failed")
     assert fixed.said == (
-        "10 of 10 right without speculation, 3 with; 7 outputs differ, 7 answers lost, 0 gained "
+        "10 of 10 right without speculation, 3 with; 7 outputs changed, 7 answers lost, 0 gained "
         "(McNemar p = 0.016); expected p of 0.025 or more"
     )
     assert found.said == (
         "10 of 10 right without speculation, 10 with auto, 3 with ngram K=4; 7 of 20 outputs "
-        "differ, 7 answers changed (McNemar p = 0.016)"
+        "changed, 7 answers judged otherwise (McNemar p = 0.016)"
     )
     assert sums.said.startswith("ngram K=4: 10 of 10 right without speculation, 3 with; ")
     told = sums.figures["tasks"][0]
@@ -193,8 +193,8 @@ def test_losses_within_chance_pass_and_the_notes_say_what_would_have_failed():
 def test_an_output_that_differs_may_be_as_right():
     found = gate(Scripted(["yes", "yes"], {FIXED: {0: " Yes "}}), tasks(2), ways=[FIXED])
     assert found.said == (
-        "2 of 2 right without speculation, 2 with; 1 of 2 outputs differ, 0 answers changed "
-        "(McNemar p = 1)"
+        "2 of 2 right without speculation, 2 with; 1 of 2 outputs changed, 0 answers judged "
+        "otherwise (McNemar p = 1)"
     )
 
 
@@ -220,7 +220,7 @@ def test_one_request_that_fails_under_speculation_fails_the_gate():
     found = gate(Scripted(["no"] * 20, others), tasks(20), ways=[FIXED])
     assert found.outcome == "failed"
     assert found.cases[0].said.startswith(
-        "1 requests failed: ProposerError: draft: it fell over; 0 of 20 right"
+        "1 request failed: ProposerError: draft: it fell over; 0 of 20 right"
     )
 
 
@@ -237,7 +237,7 @@ def test_a_check_at_fault_fails_and_leaves_its_task_out_of_the_score():
     assert found.cases[-1].name == "check of own 3"
     assert found.cases[-1].said.startswith('my.jsonl, line 2: "check", line 2 of it: NameError')
     assert found.said.startswith("3 of 3 right")
-    assert found.said.endswith("; 1 checks cannot run")
+    assert found.said.endswith("; 1 check at fault")
 
 
 def test_the_same_tokens_are_judged_once():

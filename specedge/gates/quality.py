@@ -20,6 +20,7 @@ from specedge.gates.mcnemar import fewest_lost
 from specedge.gates.prompts import Asked
 from specedge.gates.scoring import Answer, Answered, Score
 from specedge.gates.tasks import Task, builtin
+from specedge.report.words import counted
 from specedge.result import Result
 from specedge.workloads import fits
 
@@ -152,7 +153,8 @@ def _way_case(answered: Sequence[Answered], way: Way, level: float) -> Case:
     outcome: Outcome = "passed"
     if score.failed:
         first = next(answer for one in answered if (answer := one.ways[way.name]).failed)
-        outcome, said = "failed", f"{score.failed} requests failed: {first.judged.said}; {said}"
+        failed = f"{counted(score.failed, 'request')} failed: {first.judged.said}"
+        outcome, said = "failed", f"{failed}; {said}"
     elif score.worse(level):
         outcome, said = "failed", f"{said}; expected p of {level:.2g} or more"
     elif not score.proposed and score.same == score.tasks:
@@ -217,8 +219,8 @@ def _together(scores: dict[str, Score]) -> str:
     changed = sum(score.lost + score.gained for score in scores.values())
     least = min(score.p for score in scores.values())
     return (
-        f"{said}; {outputs - same} of {outputs} outputs differ, {changed} answers changed "
-        f"(McNemar p = {least:.2g})"
+        f"{said}; {outputs - same} of {outputs} outputs changed, "
+        f"{counted(changed, 'answer')} judged otherwise (McNemar p = {least:.2g})"
     )
 
 
@@ -227,7 +229,7 @@ def _said(scored: Sequence[Answered], ways: Sequence[Way], faulty: Sequence[Answ
     if scored:
         said = _together({way.name: Score.of(scored, way.name) for way in ways})
     if faulty:
-        said += f"; {len(faulty)} checks cannot run"
+        said += f"; {counted(len(faulty), 'check')} at fault"
     return said
 
 

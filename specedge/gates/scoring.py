@@ -9,6 +9,7 @@ from typing import Any
 from specedge.gates.judging import Judgement
 from specedge.gates.mcnemar import p_value
 from specedge.gates.tasks import Task
+from specedge.report.words import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,9 @@ class Score:
         if self.same == self.tasks:
             return f"{said}; identical outputs on {self.same} of {self.tasks}"
         return (
-            f"{said}; {self.tasks - self.same} outputs differ, {self.lost} answers lost, "
-            f"{self.gained} gained (McNemar p = {self.p:.2g})"
+            f"{said}; {counted(self.tasks - self.same, 'output')} changed, "
+            f"{counted(self.lost, 'answer')} lost, {self.gained} gained "
+            f"(McNemar p = {self.p:.2g})"
         )
 
     def figures(self) -> dict[str, Any]:
