@@ -11,7 +11,7 @@ import pytest
 import verify_samples as samples
 from specedge.gates.findings import Case, Gate
 from specedge.report.verification import render_verified
-from specedge.report.verify_figures import brief, full
+from specedge.report.verify_figures import beyond, brief, full
 
 VOID = {"meta", "br"}
 
@@ -235,20 +235,25 @@ def test_figures_are_shown_by_what_they_are():
         ["1", "1, 2", "–"],
         ["–", "3", "–"],
     ]
-    assert "many objects: 100 entries, the first 60 shown" in page.words
+    assert "figures: many objects, 100 entries, the first 60 shown" in page.words
     assert [row[0] for row in page.rows if len(row) == 1] == ["number", *map(str, range(60))]
     assert page.tags.count("svg") == 3
 
 
 def test_the_short_form_of_figures_leaves_out_what_has_no_line():
-    figures = {"rss_end_bytes": 300_131_072, "small_bytes": 12, "ways": ["a"], "p_value": 0.00012}
-    assert brief(figures) == "rss end bytes 300.1 MB, small bytes 12 B, p value 0.00012"
+    figures = {"rss_end_bytes": 300_131_072, "small_bytes": 12, "ways": ["a", 1], "p": 0.00012}
+    assert brief(figures) == "rss end bytes 300.1 MB, small bytes 12 B, ways a, 1, p 0.00012"
+    assert beyond(figures) == {}
+    others = {"empty": [], "nothing": {}, "many": list(range(13)), "deep": [[1]]}
+    assert brief(others) == ""
+    assert beyond(others) == {"many": list(range(13)), "deep": [[1]]}
+    assert set(beyond(ODD.figures)) | {"none", "yes", "empty"} <= set(ODD.figures)
     assert len(brief({"said": "x" * 5000})) <= 610
 
 
 def test_a_chart_draws_each_pair_at_its_place_and_keeps_noise_flat():
     points = [[200, 100.0], [300, 150.0], [600, 200.0]]
-    html = full({"rss_by_request": points}, "")
+    html = full({"rss_by_request": points}, "memory")
     drawn = re.search(r'class="line s0" points="([^"]*)"', html)[1]
     at = [tuple(map(float, pair.split(","))) for pair in drawn.split()]
     (x0, y0), (x1, y1), (x2, y2) = at
@@ -257,7 +262,7 @@ def test_a_chart_draws_each_pair_at_its_place_and_keeps_noise_flat():
     assert (y0 - y1) == pytest.approx(y1 - y2, abs=0.02)
     width, height = map(float, re.search(r'viewBox="0 0 (\S+) (\S+)"', html).groups())
     assert all(0 <= x <= width and 0 <= y <= height for x, y in at)
-    assert 'aria-label="rss by request"' in html
+    assert 'aria-label="memory: rss by request"' in html
     quiet = full({"rss_by_request": [[1, 1_000_000], [2, 1_000_100], [3, 1_000_000]]}, "")
     drawn = re.search(r'class="line s0" points="([^"]*)"', quiet)[1]
     ys = [float(pair.split(",")[1]) for pair in drawn.split()]

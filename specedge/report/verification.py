@@ -11,7 +11,7 @@ from specedge.gates.findings import Case, Gate, Outcome, Verified
 from specedge.report.figures import folded, paragraph, section, table
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.style import STYLE
-from specedge.report.verify_figures import brief, full
+from specedge.report.verify_figures import beyond, brief, full
 from specedge.report.verify_words import cases_of, final, tally
 from specedge.report.words import NOTHING, counted, moment, seconds
 
@@ -157,9 +157,9 @@ def _gate(gate: Gate, place: int) -> Markup:
     passed = cases_of(gate, "passed")
     if passed:
         summary = f"{counted(len(passed), 'case')} passed"
-        parts.append(folded(summary, _cases(passed, f"{gate.title}: {summary}"), *_charts(passed)))
+        parts.append(folded(summary, _cases(passed, f"{gate.title}: {summary}"), *_beyond(passed)))
     if gate.figures:
-        parts.append(folded("Figures over all cases", full(gate.figures, f"{gate.title}: figures")))
+        parts.append(folded("Figures over all cases", full(gate.figures, gate.title)))
     return element("section", *parts, aria_labelledby=anchor)
 
 
@@ -170,7 +170,7 @@ def _failed(gate: Gate, case: Case) -> Markup:
         element("p", case.said, class_="said-so"),
     ]
     if case.figures:
-        parts.append(full(case.figures, f"{gate.title}, {case.name}: figures"))
+        parts.append(full(case.figures, case.name))
     return element("div", *parts, class_="case")
 
 
@@ -184,16 +184,10 @@ def _cases(cases: Sequence[Case], said: str) -> Markup:
     return _cards(("Case", "Took", "What was found"), rows, said)
 
 
-def _charts(cases: Iterable[Case]) -> list[Markup]:
+def _beyond(cases: Iterable[Case]) -> list[Markup]:
     """What of the figures of cases that passed does not fit a line."""
-    parts = []
-    for case in cases:
-        nested = {
-            name: value for name, value in case.figures.items() if isinstance(value, list | tuple)
-        }
-        if nested:
-            parts.append(full(nested, f"{case.name}: figures"))
-    return parts
+    nested = ((case.name, beyond(case.figures)) for case in cases)
+    return [full(figures, name) for name, figures in nested if figures]
 
 
 def _origin(verified: Verified) -> Markup:

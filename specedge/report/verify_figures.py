@@ -34,24 +34,36 @@ _FLAT = 0.01  # a chart covers this share of its values at least: noise must not
 
 
 def brief(figures: Mapping[str, Any]) -> Markup:
-    """Plain values in a line: "prompts 20, acceptance rate 0.6125"."""
-    plain = [(name, value) for name, value in figures.items() if _is_plain(value)]
-    said = ", ".join(f"{label(name)} {_plain(name, value)}" for name, value in plain)
+    """What fits a line: "prompts 20, acceptance rate 0.6125"."""
+    plain = [(name, value) for name, value in figures.items() if _fits(value)]
+    said = ", ".join(f"{label(name)} {_cell_text(name, value)}" for name, value in plain)
     return joined(said[:_LONGEST] + ("…" if len(said) > _LONGEST else ""))
 
 
-def full(figures: Mapping[str, Any], caption: str) -> Markup:
-    """All of them: one table of what fits a cell, then tables and charts of their own."""
+def beyond(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that `brief` leaves out; empty ones say nothing."""
+    return {
+        name: value for name, value in figures.items() if not _fits(value) and value not in ([], {})
+    }
+
+
+def full(figures: Mapping[str, Any], owner: str) -> Markup:
+    """All of them: one table of what fits a cell, then tables and charts of their own.
+
+    Args:
+        figures: by name.
+        owner: whose they are, for the captions.
+    """
     rows: list[tuple[Child, ...]] = []
     own: list[Markup] = []
     for name, value in figures.items():
         if _pairs(value):
-            own.append(_chart(name, value))
+            own.append(_chart(owner, name, value))
         elif _objects(value):
-            own.append(_objects_table(name, value))
+            own.append(_objects_table(owner, name, value))
         else:
             rows.append((label(name), _cell(name, value)))
-    parts = [table((), rows, caption, "facts")] if rows else []
+    parts = [table((), rows, f"{owner}: figures", "facts")] if rows else []
     return joined(*parts, *own)
 
 
@@ -62,6 +74,24 @@ def label(name: str) -> str:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float)
+
+
+def _is_plain_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_plain, value))
+
+
+def _fits(value: Any) -> bool:
+    """Into a line, with others."""
+    return _is_plain(value) or (_is_plain_list(value) and 0 < len(value) <= _MOST_ITEMS)
+
+
+def _cell_text(name: str, value: Any) -> str:
+    return _plain(name, value) if _is_plain(value) else _listed(name, value)
+
+
+def _listed(name: str, value: Sequence[Any]) -> str:
+    said = ", ".join(_plain(name, each) for each in value[:_MOST_ITEMS])
+    return f"{said}, … ({len(value)} in all)" if len(value) > _MOST_ITEMS else said or NOTHING
 
 
 def _plain(name: str, value: Any) -> str:
@@ -85,9 +115,8 @@ def _cell(name: str, value: Any) -> Child:
         return element("span", _plain(name, value), class_="told")
     if _is_plain(value):
         return _plain(name, value)
-    if isinstance(value, list | tuple) and all(map(_is_plain, value)):
-        said = ", ".join(_plain(name, each) for each in value[:_MOST_ITEMS])
-        return f"{said}, … ({len(value)} in all)" if len(value) > _MOST_ITEMS else said or NOTHING
+    if _is_plain_list(value):
+        return _listed(name, value)
     return element("code", _cut(json.dumps(value, ensure_ascii=False, default=str)))
 
 
@@ -104,13 +133,13 @@ def _objects(value: Any) -> bool:
     )
 
 
-def _objects_table(name: str, value: Sequence[Mapping[str, Any]]) -> Markup:
+def _objects_table(owner: str, name: str, value: Sequence[Mapping[str, Any]]) -> Markup:
     keys = list(dict.fromkeys(key for each in value[:_MOST_ROWS] for key in each))
     rows: list[tuple[Child, ...]] = [
         tuple(_cell(key, each[key]) if key in each else NOTHING for key in keys)
         for each in value[:_MOST_ROWS]
     ]
-    caption = f"{label(name)}: {counted(len(value), 'entry', 'entries')}"
+    caption = f"{owner}: {label(name)}, {counted(len(value), 'entry', 'entries')}"
     if len(value) > _MOST_ROWS:
         caption += f", the first {_MOST_ROWS} shown"
     shown = table([label(key) for key in keys], rows, caption, "facts")
@@ -134,7 +163,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) and isfinite(value)
 
 
-def _chart(name: str, points: Sequence[Sequence[float]]) -> Markup:
+def _chart(owner: str, name: str, points: Sequence[Sequence[float]]) -> Markup:
     what, _, along = name.partition("_by_")
     low, high = min(y for _, y in points), max(y for _, y in points)
     spare = (_FLAT * max(abs(low), abs(high)) or 1.0) - (high - low)
@@ -142,7 +171,7 @@ def _chart(name: str, points: Sequence[Sequence[float]]) -> Markup:
         low, high = low - spare / 2, high + spare / 2
     across = Scale(points[0][0], points[-1][0], _LEFT + 8, _RIGHT - 8)
     up = Scale(low, high, _BOTTOM, _TOP)
-    title = f"{label(what)} by {label(along)}" if along else label(what)
+    title = f"{owner}: {label(name)}"
     frame = Frame(_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM, title)
     frame.y_axis((low, (low + high) / 2, high), up, lambda value: _plain(what, float(value)))
     ticks = [(round(x), across(x)) for x, _ in points]
