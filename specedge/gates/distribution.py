@@ -41,7 +41,7 @@ def check(
     *,
     report: Report,
     rounds: int = 4000,
-    texts_looked_at: int = 6,
+    texts_looked_at: int = 5,
     coupled_texts: int = 3,
     coupled_tokens: int = 24,
 ) -> Gate:

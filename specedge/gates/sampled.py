@@ -119,7 +119,7 @@ def case(desk: Desk, setting: Setting, alarm: float) -> Case:
         + ", ".join(f"position {at}: p {fit.p_value:.2g}" for at, fit in tested)
         + "; a bias of "
         + ", ".join(f"{bias:.1%}" for bias in biases)
-        + f" of the mass would be caught with {POWER:.0%}"
+        + f" of the mass, by position, would be caught with {POWER:.0%}"
     )
     return Case(setting.name, "passed", said, setting.seconds, figures)
 
