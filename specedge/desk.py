@@ -20,7 +20,8 @@ from specedge.engines.base import Engine
 from specedge.errors import OptionError
 from specedge.generation import Generation
 from specedge.knowledge import Knowledge
-from specedge.loading import checked_context, load, usable_proposers
+from specedge.load_options import checked_context, usable_proposers
+from specedge.loading import load
 from specedge.model import Model
 from specedge.opening import Opener
 from specedge.probe.fingerprint import Fingerprint

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from specedge.bundle import Bundle
 from specedge.canary.watching import Canary, Standing, checked_share, has_records
-from specedge.contract import Manifest
 from specedge.controller import Chooser, Controller
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, OptionError
+from specedge.errors import EngineError
 from specedge.knowledge import Knowledge
+from specedge.load_options import LoadOptions, check_threads
 from specedge.memory import checked_memory, fit
 from specedge.model import Model
 from specedge.opening import Opener
@@ -21,10 +21,6 @@ from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
 from specedge.speculator import Mode, Speculator
 from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
-
-PROPOSERS = ("ngram", "draft")
-MODES = ("auto", "on", "off")
-MAX_THREADS = 1024  # the runtime makes them all at once, and dies where the system has no more
 
 
 def load(
@@ -73,194 +69,181 @@ def load(
     """
     bundle = Bundle.open(path, verify=verify)
     manifest = bundle.manifest
-    defaults = manifest.speculation
-    mode = _mode(speculation, defaults.mode)
-    rows = checked_context(context, manifest)
-    length = _draft_length(draft_length, manifest, rows, mode)
-    names = checked_proposers(defaults.proposers if proposers is None else proposers)
-    if mode == "on" and min(manifest.target.max_verify, rows) == 1:
-        raise OptionError(
-            f'speculation "on": a call verifies 1 token at most (max_verify '
-            f"{manifest.target.max_verify}, context {rows}), which leaves no room for a draft; "
-            'use "auto", or export with a larger export.max_verify and context'
-        )
-    if mode == "on" and (length == 0 or not _usable(names, manifest)):
-        raise OptionError(
-            f'speculation "on": draft_length is {length} and of the proposers asked for '
-            f"({', '.join(names) or 'none'}) this bundle can run "
-            f'{", ".join(_usable(names, manifest)) or "none"}; use "auto", or a draft_length of '
-            '1 or more with "ngram" among the proposers'
-        )
+    asked = LoadOptions.checked(
+        manifest,
+        speculation=speculation,
+        draft_length=draft_length,
+        proposers=proposers,
+        context=context,
+    )
     check_threads(threads)
     share = checked_share(canary)
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
-    drafts = mode != "off" and length > 0
-    room = partial(
-        fit,
-        manifest,
-        rows,
-        budget=checked_memory(memory),
-        available=available_bytes(),
-    )
-    fits = room(
-        wants_draft=drafts and "draft" in names,
-        lookups=any(name != "draft" for name in names),
-        insists=mode == "on",
-    )
-    notes = [fits.note] if fits.note else []
-    if drafts and "draft" in names and manifest.draft is None:
-        notes.append("no draft model in the bundle")
-    opener = Opener(bundle, engine, threads, rows, exact)
-    opened: list[Engine] = []
+    opener = Opener(bundle, engine, threads, asked.context, exact)
+    loading = _Loading(opener, asked, checked_memory(memory))
     try:
-        target = opener.target(takes_turns=fits.keeps_draft)
-        opened.append(target)
-        if target.width_noise and mode != "off":
-            notes.append(
-                f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
-                "call, so near-ties may fall another way than in plain decoding"
-            )
-        knowledge, watched, standing = None, None, Standing()
-        if drafts and (mode == "auto" or share or has_records(bundle)):
-            # a probe knows the draft that the bundle asks for, whether or not this run does
-            probed = "draft" not in names and "draft" in defaults.proposers
-            with_draft = fits.keeps_draft or room(wants_draft=probed, lookups=True).keeps_draft
-            parts = opener.fingerprint(target, with_draft=with_draft)
-            standing = Standing.of(bundle, parts, insists=mode == "on")
-            notes += standing.notes
-            if share and standing.off is None:
-                watched = Canary(bundle, parts, share, insists=mode == "on")
-            if mode == "auto":
-                knowledge = Knowledge.of(bundle, parts)
-        if knowledge is not None:
-            if standing.off is None:
-                notes += knowledge.notes
-            names = knowledge.allowed(names) if standing.off is None else []
-            if fits.keeps_draft and "draft" not in names:
-                opened.pop().close()
-                target = opener.target(takes_turns=False)
-                opened.append(target)
-        chosen: list[Proposer] = []
-        draft: Engine | None = None
-        for name in names:
-            if name == "ngram":
-                chosen.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
-            elif fits.keeps_draft:  # one that would never run is not worth its memory
-                draft = _draft(opener, mode, notes)
-                if draft is not None:
-                    opened.append(draft)
-                    chosen.append(DraftModelProposer(draft))
-        controller: Chooser = Controller(length)
-        if knowledge is not None:
-            controller = knowledge.chooser(
-                [proposer.name for proposer in chosen],
-                target,
-                rows,
-                draft,
-                longest=length,
-                margin=defaults.margin,
-            )
-        speculator = Speculator(chosen, controller, mode=mode)
-        if standing.off is not None:
-            speculator.rest(standing.off)
-        model = Model(bundle, target, speculator, tokenizer, notes)
-        model.canary = watched
-        return model
+        return loading.model(tokenizer, share)
     except BaseException as error:
-        for each in opened:
-            each.close()
+        loading.close()
         if isinstance(error, MemoryError):
             raise EngineError(
-                f"{bundle.path}: not enough memory for {manifest.name} at a context of {rows}; "
-                "choose a smaller context"
+                f"{bundle.path}: not enough memory for {manifest.name} at a context of "
+                f"{asked.context}; choose a smaller context"
             ) from error
         raise
 
 
-def _draft(opener: Opener, mode: Mode, notes: list[str]) -> Engine | None:
-    """The draft's engine; None, with a note, when it cannot be had and nobody insists."""
-    draft = opener.draft()
-    if not isinstance(draft, str):
-        return draft
-    if mode == "on":
-        raise EngineError(
-            f'the draft model cannot be loaded: {draft}; use speculation "auto" to go on without it'
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is stored about speculation with a bundle and settings.
+
+    Args:
+        standing: what a canary's record says.
+        canary: of this model; None: no request is to be compared.
+        knowledge: in mode "auto".
+    """
+
+    standing: Standing = field(default_factory=Standing)
+    canary: Canary | None = None
+    knowledge: Knowledge | None = None
+
+    @property
+    def notes(self) -> list[str]:
+        """What a person should know of it; a probe's word does not count against a canary's."""
+        notes = list(self.standing.notes)
+        if self.knowledge is not None and self.standing.off is None:
+            notes += self.knowledge.notes
+        return notes
+
+    def allowed(self, names: Sequence[str]) -> list[str]:
+        """Those proposers that nothing stored has ruled out, in the same order."""
+        if self.standing.off is not None:
+            return []
+        return list(names) if self.knowledge is None else self.knowledge.allowed(names)
+
+
+class _Loading:
+    """A load under way: engines that are open, and what a person should know.
+
+    Args:
+        opener: of the bundle, with its settings.
+        asked: checked.
+        budget: bytes that a run may need; None: what the machine has available decides.
+
+    Raises:
+        MemoryBudgetError: see `specedge.memory.fit`.
+    """
+
+    def __init__(self, opener: Opener, asked: LoadOptions, budget: int | None) -> None:
+        self._opener = opener
+        self._bundle = opener.bundle
+        self._manifest = opener.bundle.manifest
+        self._asked = asked
+        self._opened: list[Engine] = []
+        self._fit = partial(
+            fit, self._manifest, asked.context, budget=budget, available=available_bytes()
         )
-    notes.append(f"the draft model was left out: {draft}")
-    return None
-
-
-def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:
-    return [name for name in names if name != "draft" or manifest.draft is not None]
-
-
-def usable_proposers(manifest: Manifest) -> list[str]:
-    """All that a bundle can run."""
-    return _usable(PROPOSERS, manifest)
-
-
-def _mode(asked: str | None, default: Mode) -> Mode:
-    mode = default if asked is None else asked
-    if mode not in MODES:
-        raise OptionError(f"speculation: expected auto, on or off, found {mode!r}")
-    return mode  # type: ignore[return-value]
-
-
-def check_threads(asked: int | None) -> None:
-    """Raises OptionError when it is given and not 1..MAX_THREADS."""
-    if asked is not None and (not _is_integer(asked) or not 1 <= asked <= MAX_THREADS):
-        raise OptionError(f"threads: expected 1..{MAX_THREADS}, found {asked!r}")
-
-
-def checked_context(asked: int | None, manifest: Manifest) -> int:
-    """Rows of KV: what is asked for, or the bundle's. Raises OptionError out of range."""
-    longest = manifest.target.context
-    if asked is None:
-        return longest
-    if not _is_integer(asked) or not 1 <= asked <= longest:
-        raise OptionError(
-            f"context: expected 1..{longest}, found {asked!r}; export with a larger "
-            "export.context for more"
+        fits = self._fit(
+            wants_draft=asked.wants_draft,
+            lookups=any(name != "draft" for name in asked.proposers),
+            insists=asked.mode == "on",
         )
-    return asked
+        self._keeps_draft = fits.keeps_draft
+        self._notes = [fits.note] if fits.note else []
+        if asked.wants_draft and self._manifest.draft is None:
+            self._notes.append("no draft model in the bundle")
 
+    def close(self) -> None:
+        """Free what is open, where no model owns it."""
+        for engine in self._opened:
+            engine.close()
 
-def _draft_length(asked: int | None, manifest: Manifest, context: int, mode: Mode) -> int:
-    widest = manifest.target.max_verify
-    if asked is None and mode == "auto" and manifest.speculation.draft_length:
-        return max(0, min(widest, context) - 1)
-    if asked is None:
-        return max(0, min(manifest.speculation.draft_length, widest - 1, context - 1))
-    if not _is_integer(asked) or asked < 0:
-        raise OptionError(f"draft_length: expected 0 or more, found {asked!r}")
-    if asked + 1 > context and asked > 0:
-        raise OptionError(
-            f"draft_length: {asked} drafted tokens do not fit the context of {context}; "
-            f"use at most {context - 1}"
+    def model(self, tokenizer: Tokenizer, share: float) -> Model:
+        """Open the engines and choose who drafts.
+
+        Args:
+            tokenizer: the bundle's.
+            share: of requests that a canary compares, 0..1.
+
+        Raises:
+            EngineError: see `load`. What was opened is still open.
+        """
+        target = self._opener.target(takes_turns=self._keeps_draft)
+        self._opened.append(target)
+        if target.width_noise and self._asked.mode != "off":
+            self._notes.append(
+                f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
+                "call, so near-ties may fall another way than in plain decoding"
+            )
+        known = self._known(target, share)
+        self._notes += known.notes
+        names = known.allowed(self._asked.proposers)
+        if self._keeps_draft and "draft" not in names:
+            self._opened.pop().close()
+            target = self._opener.target(takes_turns=False)
+            self._opened.append(target)
+        speculator = self._speculator(names, target, known)
+        model = Model(self._bundle, target, speculator, tokenizer, self._notes)
+        model.canary = known.canary
+        return model
+
+    def _known(self, target: Engine, share: float) -> _Known:
+        """What is stored, looked up where it matters."""
+        asked = self._asked
+        if not asked.drafts or not (asked.mode == "auto" or share or has_records(self._bundle)):
+            return _Known()
+        # a probe knows the draft that the bundle asks for, whether or not this run does
+        own = self._manifest.speculation.proposers
+        probed = "draft" not in asked.proposers and "draft" in own
+        with_draft = self._keeps_draft or self._fit(wants_draft=probed, lookups=True).keeps_draft
+        parts = self._opener.fingerprint(target, with_draft=with_draft)
+        insists = asked.mode == "on"
+        standing = Standing.of(self._bundle, parts, insists=insists)
+        compares = share and standing.off is None
+        return _Known(
+            standing,
+            Canary(self._bundle, parts, share, insists=insists) if compares else None,
+            Knowledge.of(self._bundle, parts) if asked.mode == "auto" else None,
         )
-    if asked + 1 > widest:
-        raise OptionError(
-            f"draft_length: {asked} drafted tokens need a verification of {asked + 1}, this "
-            f"bundle allows {widest} (export.max_verify); use at most {widest - 1}"
-        )
-    return asked
 
+    def _speculator(self, names: Sequence[str], target: Engine, known: _Known) -> Speculator:
+        """With those proposers that can be had, in the order of `names`."""
+        asked, defaults = self._asked, self._manifest.speculation
+        # one that would never run is not worth its memory
+        draft = self._draft() if self._keeps_draft and "draft" in names else None
+        proposers: list[Proposer] = []
+        for name in names:
+            if name == "ngram":
+                proposers.append(NgramProposer(defaults.ngram_min, defaults.ngram_max))
+            elif draft is not None:
+                proposers.append(DraftModelProposer(draft))
+        controller: Chooser = Controller(asked.draft_length)
+        if known.knowledge is not None:
+            controller = known.knowledge.chooser(
+                [proposer.name for proposer in proposers],
+                target,
+                asked.context,
+                draft,
+                longest=asked.draft_length,
+                margin=defaults.margin,
+            )
+        speculator = Speculator(proposers, controller, mode=asked.mode)
+        if known.standing.off is not None:
+            speculator.rest(known.standing.off)
+        return speculator
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def checked_proposers(names: Sequence[str]) -> list[str]:
-    """The same names. Raises OptionError for one that is unknown, or there twice."""
-    if isinstance(names, str):
-        names = names.split(",")
-    for name in names:
-        if name not in PROPOSERS:
-            near = difflib.get_close_matches(name, PROPOSERS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PROPOSERS)}"
-            raise OptionError(f"proposers: no proposer {name!r}; {hint}")
-    if len(set(names)) != len(names):
-        raise OptionError(f"proposers: {', '.join(names)} names one twice")
-    return list(names)
+    def _draft(self) -> Engine | None:
+        """The draft's engine; None, with a note, when it cannot be had and nobody insists."""
+        draft = self._opener.draft()
+        if not isinstance(draft, str):
+            self._opened.append(draft)
+            return draft
+        if self._asked.mode == "on":
+            raise EngineError(
+                f'the draft model cannot be loaded: {draft}; use speculation "auto" to go on '
+                "without it"
+            )
+        self._notes.append(f"the draft model was left out: {draft}")
+        return None

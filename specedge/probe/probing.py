@@ -14,7 +14,7 @@ from specedge.contract import Ids, SpeculationDefaults
 from specedge.encoding import Encoder
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, ProbeError, PromptError, ProposerError
-from specedge.loading import check_threads, checked_context, checked_proposers
+from specedge.load_options import check_threads, checked_context, checked_proposers
 from specedge.memory import Fit, checked_memory, fit
 from specedge.opening import Opener
 from specedge.power import Meter, Watcher, open_meter, throttled_by_times
