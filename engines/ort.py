@@ -38,7 +38,7 @@ from specedge.contract import (
 from specedge.engines import widths
 from specedge.engines.base import Scored, Slot
 from specedge.engines.widths import Widths
-from specedge.errors import EngineError, ShapeError
+from specedge.errors import EngineError, ShapeError, one_line
 
 PREFILL_CHUNK = 128
 PROVIDERS = {"cpu": "CPUExecutionProvider"}
@@ -98,7 +98,7 @@ def _session(
         session = ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
     except Exception as error:  # the runtime's exceptions share no base below Exception
         raise EngineError(
-            f"{model.name}: ONNX Runtime cannot load the graph: {_line(error)}"
+            f"{model.name}: ONNX Runtime cannot load the graph: {one_line(error)}"
         ) from error
     found = session.get_providers()
     if found[0] != PROVIDERS[provider]:
@@ -307,7 +307,7 @@ class OrtEngine:
         except Exception as error:  # the runtime's exceptions share no base below Exception
             raise EngineError(
                 f"{self._spec.role}: ONNX Runtime failed on {width} tokens after {n_cached} "
-                f"cached: {_line(error)}"
+                f"cached: {one_line(error)}"
             ) from error
         run_ms = (time.perf_counter_ns() - started) * 1e-6
         # A NaN in the hidden state reaches every logit of its row, the greatest included. Read as
@@ -391,8 +391,3 @@ class OrtEngine:
             io.bind_ortvalue_output(present(layer, "value"), value)
         flat = logits.reshape(-1)
         return _Binding(io, padded, ids[0, :width], greedy[:rows], logits[:rows], flat, keep)
-
-
-def _line(error: Exception) -> str:
-    """An exception's message on one line."""
-    return " ".join(str(error).split())

@@ -90,3 +90,14 @@ class ProposerError(SpecedgeError):
 
 class ShapeError(ValueError):
     """An array does not have the shape the contract asks for."""
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, on one line; the name of its class where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def with_class(error: BaseException) -> str:
+    """The same of an error that is not ours, which says little without its class."""
+    said, name = one_line(error), type(error).__name__
+    return said if said == name else f"{name}: {said}"

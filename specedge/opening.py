@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specedge.bundle import Bundle
 from specedge.engines import registry
 from specedge.engines.base import Engine
-from specedge.errors import EngineError
+from specedge.errors import EngineError, one_line
 from specedge.probe import fingerprint
 
 
@@ -68,7 +68,7 @@ class Opener:
                 takes_turns=True,
             )
         except (EngineError, MemoryError) as error:
-            return " ".join(str(error).split()) or type(error).__name__
+            return one_line(error)
 
     def fingerprint(self, target: Engine, *, with_draft: bool) -> fingerprint.Fingerprint:
         """Of what a run with this target costs."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Chooser
-from specedge.errors import OptionError, ProposerError
+from specedge.errors import OptionError, ProposerError, with_class
 from specedge.guidance.drafting import Fitted, forced
 from specedge.policy.choice import Choice
 from specedge.proposers.base import NO_DRAFT, Draft, Proposer
@@ -219,10 +219,8 @@ class Speculator:
         """
         self._failures += 1
         self._on = False
-        detail = " ".join(str(error).split())
-        what = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
         who = "the controller" if proposer is None else f"proposer {proposer.name}"
-        failure = f"{who} failed in {verb}: {what}"
+        failure = f"{who} failed in {verb}: {with_class(error)}"
         self._reason = f"{failure}; decoding plainly for the rest of this request"
         if self._mode == "on":
             raise ProposerError(

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specedge.errors import PromptError
+from specedge.errors import PromptError, one_line
 from specedge.tokenizer import check_text
 
 if TYPE_CHECKING:
@@ -55,9 +55,8 @@ class ChatTemplate:
                 **self._special,
             )
         except (jinja2.TemplateError, *_FAILURES) as exc:
-            said = " ".join(str(exc).split()) or type(exc).__name__
             raise PromptError(
-                f"chat template: {said}; change the messages, or use a plain prompt"
+                f"chat template: {one_line(exc)}; change the messages, or use a plain prompt"
             ) from exc
 
     def compile(self) -> None:

@@ -36,7 +36,7 @@ from specedge.canary.record import (
 from specedge.canary.turns import Turn, Wanted
 from specedge.contract import Ids
 from specedge.controller import Controller
-from specedge.errors import BusyError, EngineError, OptionError
+from specedge.errors import BusyError, EngineError, OptionError, with_class
 from specedge.limits import shown
 from specedge.probe.fingerprint import Fingerprint
 from specedge.result import Result
@@ -192,7 +192,7 @@ class Canary:
             if change is not None:
                 self._keep(model, change)
         except Exception as error:
-            self.trouble = _one_line(error)
+            self.trouble = with_class(error)
         finally:
             turn.over.set()
 
@@ -222,7 +222,7 @@ class Canary:
         return deciding.interrupted
 
     def _failed(self, model: Model, error: Exception) -> Change:
-        why = _one_line(error)
+        why = with_class(error)
         model.counters.compared("failed")
         self._failures.append(why)
         return lambda record: deciding.failed(record, why)
@@ -238,7 +238,3 @@ class Canary:
             model.speculator.rest(note)
         elif note not in model.notes:
             model.notes += (note,)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import click
 
-from specedge.errors import SpecedgeError
+from specedge.errors import SpecedgeError, with_class
 
 COMMANDS = (
     "export",
@@ -102,8 +102,7 @@ def invoke(args: Sequence[str] | None = None) -> int:
         return 1
     except Exception as error:  # the last line of defence: a person never gets a bare traceback
         _raise_when_debugging()
-        detail = " ".join(str(error).split())
-        what = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+        what = with_class(error)
         click.echo(f"error: unexpected {what}; SPECEDGE_DEBUG=1 shows the traceback", err=True)
         return 1
 

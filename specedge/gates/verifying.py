@@ -15,7 +15,7 @@ from typing import Any
 
 from specedge import __version__
 from specedge.desk import Desk
-from specedge.errors import OptionError, SpecedgeError
+from specedge.errors import OptionError, SpecedgeError, one_line
 from specedge.gates.findings import Case, Gate, Verified
 from specedge.gates.prompts import Asked, prompts
 
@@ -113,7 +113,7 @@ def run_gate(
     try:
         gate = check(desk, asked, report=lambda stage, share: report(title, share), **(own or {}))
     except SpecedgeError as error:
-        said = " ".join(str(error).split())
+        said = one_line(error)
         gate = Gate(name, title, f"could not be run: {said}", [Case("run", "failed", said)])
     return replace(gate, seconds=time.perf_counter() - began)
 

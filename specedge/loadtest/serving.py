@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from specedge.desk import Desk, Way
+from specedge.errors import with_class
 from specedge.gates.prompts import Asked
 from specedge.generation import Generation
 from specedge.loadtest.arrivals import Arrivals
@@ -150,7 +151,7 @@ class Serial:
             self._desk.forget()
             self._stream = self._desk.start(self._way, job.asked.prompt, job.options)
         except Exception as error:
-            self._failure = _line(error)
+            self._failure = with_class(error)
         self._streaming_s = self._watch.now()
 
     def step(self) -> Sequence[Served]:
@@ -163,7 +164,7 @@ class Serial:
             # A request that fails is a finding of the benchmark, whatever it failed with; an
             # interrupt is no Exception.
             except Exception as error:
-                self._failure = _line(error)
+                self._failure = with_class(error)
         number, job, arrived_s, began_s = self._taken
         ended_s = self._watch.now()
         result = None if self._stream is None else self._stream.result
@@ -182,12 +183,6 @@ class Serial:
         if self._stream is not None:
             self._stream.close()
         self._taken = self._stream = None
-
-
-def _line(error: Exception) -> str:
-    detail = " ".join(str(error).split())
-    name = type(error).__name__
-    return f"{name}: {detail}" if detail else name
 
 
 def serve(

@@ -20,7 +20,7 @@ import numpy as np
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Controller
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, ProbeError, ProposerError
+from specedge.errors import EngineError, ProbeError, ProposerError, one_line
 from specedge.loop import decode
 from specedge.metrics import Metrics
 from specedge.probe.measuring import Watch
@@ -287,8 +287,7 @@ def _drafting() -> Iterator[None]:
     try:
         yield
     except (EngineError, MemoryError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ProposerError(f"proposer draft failed: {why}") from error
+        raise ProposerError(f"proposer draft failed: {one_line(error)}") from error
 
 
 class _Lent:
