@@ -55,8 +55,16 @@ def test_a_rate_must_be_a_number_above_0(rate):
         poisson(rate, 5)
 
 
+@pytest.mark.parametrize("rate", [1e-309, 5e-324])
+def test_arrivals_that_would_never_come_are_refused(rate):
+    with pytest.raises(BenchError, match=r"rate: 5 requests at .* would never have come"):
+        poisson(rate, 5)
+    with pytest.raises(BenchError, match=r"trace: from -1e.308 to 1e.308 s is too long"):
+        recorded([Traced(-1e308), Traced(1e308)])
+
+
 def test_a_loop_has_clients_and_requests():
-    with pytest.raises(BenchError, match="concurrency: expected 1 or more clients, found 0"):
+    with pytest.raises(BenchError, match=r"concurrency: expected 1\.\.1,000,000 clients, found 0"):
         closed(0, 5)
     with pytest.raises(BenchError, match=r"requests: expected 1.*found 0"):
         closed(1, 0)

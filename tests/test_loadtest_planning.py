@@ -67,6 +67,17 @@ def test_a_trace_brings_its_prompts_and_limits(desk, tmp_path):
     assert found.notes[1:] == ["requests of the trace have output limits of their own"]
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"prompts": "p"}, "prompts"), ({"classes": ("chat",)}, "class"), ({"per_class": 1}, "per-")],
+)
+def test_choosing_prompts_for_a_trace_that_brings_its_own_is_refused(tmp_path, given, said):
+    trace = lines(tmp_path / "t", {"at": 1, "prompt": "hi"}, {"at": 2, "prompt": "ho"}, {"at": 3})
+    with pytest.raises(OptionError, match=f"{said}.*: not asked for, every request of the trace"):
+        asking(Settings(trace=trace, requests=2, **given))
+    assert asking(Settings(trace=trace, classes=("chat",))).workloads
+
+
 def test_a_trace_of_times_asks_the_prompts_in_turn(desk, tmp_path):
     prompts = lines(tmp_path / "p", {"prompt": "hi"}, {"prompt": "ho"})
     (tmp_path / "t").write_text("0\n1\n2\n3\n")
@@ -98,12 +109,19 @@ def test_prompts_that_leave_no_room_are_left_out_and_none_is_an_error(desk, tmp_
 @pytest.mark.parametrize(
     ("given", "error", "said"),
     [
-        ({"requests": 0}, BenchError, "requests: expected 1 or more, found 0"),
+        ({"requests": 0}, BenchError, r"requests: expected 1\.\.1,000,000, found 0"),
+        ({"requests": 10**30}, BenchError, r"requests: expected 1\.\.1,000,000, found 10"),
         ({"per_class": 0}, BenchError, "per-class: expected 1 or more, found 0"),
-        ({"repeats": 0}, BenchError, r"repeat: expected 1\.\.1000, found 0"),
-        ({"warmup": -1}, BenchError, "warmup: expected 0 or more, found -1"),
+        ({"repeats": 1001}, BenchError, r"repeat: expected 1\.\.1,000, found 1001"),
+        ({"repeats": 0}, BenchError, r"repeat: expected 1\.\.1,000, found 0"),
+        ({"warmup": -1}, BenchError, r"warmup: expected 0\.\.1,000,000, found -1"),
+        ({"warmup": 10**30}, BenchError, r"warmup: expected 0\.\.1,000,000, found 10"),
         ({"max_tokens": 0}, BenchError, "max-tokens: expected 1 or more, found 0"),
-        ({"concurrency": (1, 0)}, BenchError, "concurrency: expected 1 or more clients, found 0"),
+        (
+            {"concurrency": (1, 0)},
+            BenchError,
+            r"concurrency: expected 1\.\.1,000,000 clients, found 0",
+        ),
         ({"rates": (0.0,)}, BenchError, "rate: expected .* above 0, found 0"),
         ({"classes": ("chess",)}, OptionError, "class: no workload 'chess'; there are chat, "),
     ],

@@ -98,7 +98,7 @@ class OpenLoop:
 def closed(clients: int, count: int) -> ClosedLoop:
     """Raises BenchError: a number is below 1, or too large."""
     if not 1 <= clients <= MAX_REQUESTS:
-        raise BenchError(f"concurrency: expected 1 or more clients, found {clients}")
+        raise BenchError(f"concurrency: expected 1..{MAX_REQUESTS:,} clients, found {clients}")
     return ClosedLoop(clients, _counted(count))
 
 
@@ -111,24 +111,36 @@ def poisson(rate: float, count: int, seed: int = 0) -> OpenLoop:
         seed: of the gaps; the same seed gives the same times.
 
     Raises:
-        BenchError: the rate is not a finite number above 0, or the count is below 1.
+        BenchError: the rate is not a finite number above 0, or so small that arrivals have no time;
+            or the count is out of range.
     """
     import numpy as np
 
     if not (math.isfinite(rate) and rate > 0):
         raise BenchError(f"rate: expected a number of requests a second above 0, found {rate:g}")
-    gaps = np.random.default_rng(seed).exponential(1 / rate, _counted(count))
-    return OpenLoop(Load(kind="poisson", rate=rate), tuple(np.cumsum(gaps).tolist()))
+    with np.errstate(over="ignore"):
+        gaps = np.random.default_rng(seed).exponential(1, _counted(count)) / rate
+        times = tuple(np.cumsum(gaps).tolist())
+    if not math.isfinite(times[-1]):
+        raise BenchError(
+            f"rate: {count} requests at {rate:g} a second would never have come; use a larger one"
+        )
+    return OpenLoop(Load(kind="poisson", rate=rate), times)
 
 
 def recorded(trace: Sequence[Traced]) -> OpenLoop:
     """At the times of a trace, counted from its first.
 
     Raises:
-        BenchError: it is empty, or too long.
+        BenchError: it is empty, or too long, in requests or in seconds.
     """
     _counted(len(trace))
     times = tuple(traced.at_s - trace[0].at_s for traced in trace)
+    if not math.isfinite(times[-1]):
+        raise BenchError(
+            f"trace: from {trace[0].at_s:g} to {trace[-1].at_s:g} s is too long to be counted; "
+            "correct the times"
+        )
     # n arrivals have n - 1 gaps
     rate = (len(times) - 1) / times[-1] if times[-1] else None
     return OpenLoop(Load(kind="trace", rate=rate), times)

@@ -13,7 +13,7 @@ from specedge.errors import BenchError, OptionError, PromptError
 from specedge.gates.prompts import PER_CLASS, Asked, of
 from specedge.knowledge import Knowledge
 from specedge.limits import MAX_SEED
-from specedge.loadtest.arrivals import Arrivals, closed, poisson, recorded
+from specedge.loadtest.arrivals import MAX_REQUESTS, Arrivals, closed, poisson, recorded
 from specedge.loadtest.running import Plan
 from specedge.loadtest.serving import Job
 from specedge.loadtest.trace import Traced, read_trace
@@ -21,6 +21,7 @@ from specedge.options import GenerationOptions
 from specedge.workloads import Workload, builtin, read
 
 MAX_REPEATS = 1000
+_ON_THE_LINE = {"prompts": "prompts", "classes": "class", "per_class": "per-class"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +107,12 @@ def asking(settings: Settings) -> Asking:
     Raises:
         BenchError: a rate, concurrency, count or trace that cannot be run.
         PromptError: a file that cannot be read, or holds no prompts.
-        OptionError: no class has such a name.
+        OptionError: no class has such a name, or prompts are chosen that no request would ask.
     """
-    _within("requests", settings.requests, 1)
+    _within("requests", settings.requests, 1, MAX_REQUESTS)
     _within("per-class", settings.per_class, 1)
     _within("repeat", settings.repeats, 1, MAX_REPEATS)
-    _within("warmup", settings.warmup, 0)
+    _within("warmup", settings.warmup, 0, MAX_REQUESTS)
     _within("max-tokens", settings.max_tokens, 1)
     for clients in settings.concurrency:
         closed(clients, 1)
@@ -124,8 +125,16 @@ def asking(settings: Settings) -> Asking:
             "ask for fewer, or leave it out"
         )
     trace = trace[: settings.requests]
+    if trace:
+        recorded(trace)
     if trace and all(each.prompt for each in trace):
         assert settings.trace is not None
+        for name in ("prompts", "classes", "per_class"):
+            if getattr(settings, name):
+                raise OptionError(
+                    f"{_ON_THE_LINE[name]}: not asked for, every request of the trace "
+                    f"{settings.trace} has a prompt of its own; leave one of the two out"
+                )
         return Asking(settings, (), trace, f"the trace {settings.trace.name}")
     workloads = builtin() if settings.prompts is None else read(settings.prompts)
     chosen = _of_classes(workloads, settings.classes)
@@ -134,7 +143,7 @@ def asking(settings: Settings) -> Asking:
 
 def _within(name: str, value: int | None, least: int, most: int | None = None) -> None:
     if value is not None and (value < least or (most is not None and value > most)):
-        wanted = f"{least} or more" if most is None else f"{least}..{most}"
+        wanted = f"{least} or more" if most is None else f"{least}..{most:,}"
         raise BenchError(f"{name}: expected {wanted}, found {value}")
 
 
