@@ -170,14 +170,15 @@ class Desk:
             names,
             self.model.target,
             self.model.context,
-            self._draft_engine if "draft" in names else None,
+            self.draft_engine if "draft" in names else None,
             longest=self.longest,
             margin=self.bundle.manifest.speculation.margin,
         )
         return Speculator([self._proposers[name] for name in names], chooser, mode="auto")
 
     @property
-    def _draft_engine(self) -> Engine | None:
+    def draft_engine(self) -> Engine | None:
+        """The draft model's; None: it is not open."""
         draft = self._proposers.get("draft")
         return draft.engine if isinstance(draft, DraftModelProposer) else None
 

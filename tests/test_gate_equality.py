@@ -96,7 +96,7 @@ def test_figures_of_a_way_are_those_of_its_requests(desk):
     ]
     assert found["runs"] == found["equal"] == 3
     assert found["tokens"] == 3 * 48
-    assert found["drafted"] == sum(each.proposed for each in by_hand)
+    assert found["proposed"] == sum(each.proposed for each in by_hand)
     assert found["accepted"] == sum(each.accepted for each in by_hand)
     assert 0 < found["acceptance_rate"] < 1
     assert found["partings"] == []
@@ -230,7 +230,7 @@ def test_noise_that_was_measured_later_counts_for_earlier_differences_too():
 
     target = FakeEngine(fake_spec())
     for margin, outcome in ((0.3, "passed"), (0.5, "failed")):
-        score = Score("ngram K=1", runs=4, equal=3, drafted=9, accepted=2)
+        score = Score("ngram K=1", runs=4, equal=3, proposed=9, accepted=2)
         score.differences = [differing(margin)]
         runs = Runs(prompts=4, max_tokens=8, ways=[score], noise=0.4)
         assert certificate.gate(runs, target, 1.0).outcome == outcome
@@ -297,7 +297,7 @@ def test_when_nothing_was_ever_drafted_the_gate_fails(tmp_path, monkeypatch):
     with Desk(folder, engine="fake") as lonely:
         found = gate(lonely)
     assert found.outcome == "failed"
-    assert found.figures["drafted"] == 0
+    assert found.figures["proposed"] == 0
     assert found.said.startswith("drafts: no way drafted a single token (auto, ngram K=1")
 
 
@@ -388,7 +388,7 @@ def test_a_real_graph_of_quantised_weights_is_equal(tiny_exports):
     with Desk(folder, threads=1) as small:
         found = gate(small, ids, ks=(3,), max_tokens=24)
     assert found.outcome == "passed", found.said
-    assert found.figures["drafted"] > 0
+    assert found.figures["proposed"] > 0
 
 
 @pytest.mark.model

@@ -85,7 +85,7 @@ def test_a_sound_bundle_passes_every_check(desk):
     assert {case.outcome for case in gate.cases} == {"passed"}, gate.said
     assert gate.outcome == "passed"
     assert gate.said.startswith("8 limits hold in 8 ways, T = 160; 1,000 requests: RSS start ")
-    assert cases[CHECKS[0]].figures["drafted"] > 0
+    assert cases[CHECKS[0]].figures["proposed"] > 0
     assert cases[CHECKS[3]].figures["draft_context"] == DRAFT_ROWS
     places = cases[CHECKS[5]].figures["places"]
     assert [place["way"] for place in places] == ["ngram K=5", "draft K=5"]

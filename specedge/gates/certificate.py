@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from specedge.desk import PLAIN
 from specedge.engines.base import Engine
 from specedge.gates.findings import Case, Gate
-from specedge.gates.scores import Difference, Score, counted, explained
+from specedge.gates.scores import Difference, Score, explained
+from specedge.report.words import counted
 
 NAME = "greedy"
 TITLE = "Greedy text is the same with speculation and without"
@@ -62,8 +63,8 @@ def gate(runs: Runs, target: Engine, seconds: float) -> Gate:
         figures = {"runs": runs.plain.runs, "troubles": list(runs.plain.troubles)}
         said = runs.plain.troubles[0]
         cases.insert(0, Case(PLAIN.name, "failed", said, runs.plain.seconds, figures))
-    drafted = sum(score.drafted for score in runs.scores)
-    if not drafted:
+    proposed = sum(score.proposed for score in runs.scores)
+    if not proposed:
         cases.append(Case("drafts", "failed", _nothing_drafted(runs)))
     margins = [abs(each.parting.margin) for each in runs.differences if each.parting is not None]
     figures = {
@@ -73,7 +74,7 @@ def gate(runs: Runs, target: Engine, seconds: float) -> Gate:
         "runs": sum(score.runs for score in runs.scores),
         "equal": sum(score.equal for score in runs.scores),
         "tokens": sum(score.tokens for score in runs.scores),
-        "drafted": drafted,
+        "proposed": proposed,
         "accepted": sum(score.accepted for score in runs.scores),
         "differences": len(runs.differences),
         "outside": sum(not each.within for each in runs.differences),
@@ -91,9 +92,9 @@ def _said(runs: Runs, cases: Sequence[Case]) -> str:
     count = sum(score.runs for score in runs.scores)
     outside = [each for each in runs.differences if not each.within]
     if outside:
+        differences = counted(len(outside), "difference")
         return (
-            f"{counted(outside)} in {count} runs outside the width noise; the first: "
-            f"{outside[0].said}"
+            f"{differences} in {count} runs outside the width noise; the first: {outside[0].said}"
         )
     failed = [case for case in cases if case.outcome == "failed"]
     if failed:
@@ -101,7 +102,8 @@ def _said(runs: Runs, cases: Sequence[Case]) -> str:
     tokens = sum(score.tokens for score in runs.scores)
     size = f"{runs.prompts} prompts, {len(runs.ways)} ways, {tokens:,} tokens"
     if runs.differences:
-        return f"{counted(runs.differences)} in {count} runs ({size}), {explained(runs.noise)}"
+        differences = counted(len(runs.differences), "difference")
+        return f"{differences} in {count} runs ({size}), {explained(runs.noise)}"
     return f"equal on {count} of {count} runs ({size})"
 
 
@@ -113,10 +115,10 @@ def _notes(runs: Runs, target: Engine) -> list[str]:
             f"{runs.penalised.runs} of the runs are made with penalties and biases, which change "
             "every row by the tokens before it, drafted ones included"
         )
-    idle = [score.name for score in runs.ways if score.runs and not score.drafted]
+    idle = [score.name for score in runs.ways if score.runs and not score.proposed]
     if idle:
         notes.append(f"drafted nothing on these prompts, and so cannot fail: {', '.join(idle)}")
-    never = [score.name for score in runs.ways if score.drafted and not score.accepted]
+    never = [score.name for score in runs.ways if score.proposed and not score.accepted]
     if never:
         notes.append(f"not one drafted token was accepted: {', '.join(never)}")
     if runs.left_out:

@@ -14,18 +14,14 @@ from time import perf_counter
 import numpy as np
 
 from specedge.contract import MANIFEST, GraphSpec, rope_rows
-from specedge.desk import Desk, Way
+from specedge.desk import Desk
 from specedge.engines.base import Engine
-from specedge.errors import BundleError, SpecedgeError
+from specedge.errors import BundleError, SpecedgeError, one_line
 from specedge.gates import spelling
-from specedge.gates.answer import Answer
-from specedge.gates.findings import Gate
+from specedge.gates.checked import Checked
+from specedge.gates.findings import Gate, Report
 from specedge.gates.prompts import Asked
-from specedge.proposers import DraftModelProposer
 from specedge.vocabulary import read_vocabulary
-
-Report = Callable[[str, float], None]
-"""(stage, share 0..1 done)."""
 
 NAME = "compatibility"
 TITLE = "Bundle, draft and engines fit together"
@@ -46,7 +42,7 @@ def check(desk: Desk, prompts: Sequence[Asked], *, report: Report) -> Gate:
         try:
             answer = ask(desk)
         except SpecedgeError as error:
-            answer = Answer("", [" ".join(str(error).split())])
+            answer = Checked("", [one_line(error)])
         cases.append(answer.case(name, perf_counter() - started))
         notes += [f"{name}: {note}" for note in answer.notes]
     report(cases[-1].name, 1.0)
@@ -62,20 +58,12 @@ def check(desk: Desk, prompts: Sequence[Asked], *, report: Report) -> Gate:
     return Gate(NAME, TITLE, said, cases, perf_counter() - began, figures, notes)
 
 
-def draft_engine(desk: Desk) -> Engine | None:
-    """The draft's, if it is open."""
-    if "draft" not in desk.proposers:
-        return None
-    (proposer,) = desk.speculator(Way("on", ("draft",), 1)).proposers
-    return proposer.engine if isinstance(proposer, DraftModelProposer) else None
-
-
 def _graphs(desk: Desk) -> list[GraphSpec]:
     manifest = desk.bundle.manifest
     return [manifest.target] if manifest.draft is None else [manifest.target, manifest.draft]
 
 
-def files(desk: Desk) -> Answer:
+def files(desk: Desk) -> Checked:
     """Every file has the bytes that the manifest lists, read again, and so has the manifest."""
     bundle = desk.bundle
     faults, size = [], 0
@@ -93,15 +81,15 @@ def files(desk: Desk) -> Answer:
         raise BundleError(f"{error.filename}: cannot be read: {error.strerror}; {AGAIN}") from error
     count = len(bundle.manifest.files)
     figures = {"files": count, "bytes": size, "bundle": bundle.hash}
-    return Answer(f"{count} files of {size:,} bytes are those of the export", faults, figures)
+    return Checked(f"{count} files of {size:,} bytes are those of the export", faults, figures)
 
 
-def draft_vocabulary(desk: Desk) -> Answer:
+def draft_vocabulary(desk: Desk) -> Checked:
     """The draft's ids mean what the target's do."""
     manifest = desk.bundle.manifest
     draft, target, proof = manifest.draft, manifest.target, manifest.pairing
     if draft is None:
-        return Answer(NO_DRAFT, applies=False)
+        return Checked(NO_DRAFT, applies=False)
     faults = []
     if draft.vocab != target.vocab:
         faults.append(f"manifest: the draft has {draft.vocab} ids, the target {target.vocab}")
@@ -122,13 +110,13 @@ def draft_vocabulary(desk: Desk) -> Answer:
         )
     faults = [f"{fault}; {AGAIN}, or without the draft" for fault in faults]
     notes = [] if proof is None else list(proof.notes)
-    if draft_engine(desk) is None:
+    if desk.draft_engine is None:
         notes.append("the draft is not open here")
     said = f"{tokens:,} tokens compared at the export, {draft.vocab:,} ids on both sides"
-    return Answer(said, faults, {"compared": proof and proof.compared_ids}, notes)
+    return Checked(said, faults, {"compared": proof and proof.compared_ids}, notes)
 
 
-def contexts(desk: Desk) -> Answer:
+def contexts(desk: Desk) -> Checked:
     """Rows of both models' KV, as they are allocated here."""
     manifest, rows = desk.bundle.manifest, desk.model.context
     faults, notes = [], []
@@ -144,10 +132,10 @@ def contexts(desk: Desk) -> Answer:
         said = f"target {rows:,} tokens, draft {own:,}"
         if own < rows:
             notes.append(f"past {own:,} tokens the draft rests, and decoding goes on without it")
-    return Answer(said, faults, figures, notes)
+    return Checked(said, faults, figures, notes)
 
 
-def precision(desk: Desk) -> Answer:
+def precision(desk: Desk) -> Checked:
     """Weights are as wide as the manifest says, by their size and by the graph's operators."""
     faults, said, notes = [], [], []
     figures: dict[str, dict[str, str | int]] = {}
@@ -175,7 +163,7 @@ def precision(desk: Desk) -> Answer:
             )
         said.append(f"{spec.role} {spec.precision}")
         figures[spec.role] = {"precision": spec.precision, "bytes": listed}
-    return Answer(", ".join(said), faults, figures, notes)
+    return Checked(", ".join(said), faults, figures, notes)
 
 
 def _operator_faults(desk: Desk, spec: GraphSpec) -> list[str]:
@@ -191,7 +179,7 @@ def _operator_faults(desk: Desk, spec: GraphSpec) -> list[str]:
     return [f"{spec.model}: {found} layers, expected {spec.precision}; {AGAIN}"]
 
 
-def engine(desk: Desk) -> Answer:
+def engine(desk: Desk) -> Checked:
     """What was asked for is what runs, for both models; nothing fell back in silence."""
     asked, target = desk.opener, desk.model.target
     parts = target.description.split(", ")
@@ -201,7 +189,7 @@ def engine(desk: Desk) -> Answer:
     threads = [part for part in parts if part.endswith("threads")]
     if asked.threads is not None and threads not in ([], [f"{asked.threads} threads"]):
         faults.append(f"target: runs on {target.description}, asked for {asked.threads} threads")
-    draft = draft_engine(desk)
+    draft = desk.draft_engine
     if draft is not None and draft.description != target.description:
         faults.append(f"draft: runs on {draft.description}, the target on {target.description}")
     for each in (target, draft):
@@ -219,7 +207,7 @@ def engine(desk: Desk) -> Answer:
         "width_step": target.width_step,
         "width_noise": target.width_noise,
     }
-    return Answer(target.description, faults, figures, notes)
+    return Checked(target.description, faults, figures, notes)
 
 
 def _provider_faults(engine: Engine) -> list[str]:
@@ -231,15 +219,15 @@ def _provider_faults(engine: Engine) -> list[str]:
     return [f"{engine.spec.role}: its runtime uses {providers[0]}, expected {engine.description}"]
 
 
-def verification(desk: Desk) -> Answer:
+def verification(desk: Desk) -> Checked:
     """The widest call runs, and gives the rows that the contract promises."""
     figures = {"max_verify": desk.bundle.manifest.target.max_verify}
     faults = []
-    draft = draft_engine(desk)
+    draft = desk.draft_engine
     for each in (desk.model.target, draft):
         faults += [] if each is None else _row_faults(each)
     said = f"calls of up to {desk.longest + 1} tokens, so drafts of up to {desk.longest}"
-    return Answer(said, faults, figures)
+    return Checked(said, faults, figures)
 
 
 def _row_faults(engine: Engine) -> list[str]:
@@ -269,7 +257,7 @@ def _row_faults(engine: Engine) -> list[str]:
         engine.release(slot)
 
 
-CHECKS: dict[str, Callable[[Desk], Answer]] = {
+CHECKS: dict[str, Callable[[Desk], Checked]] = {
     "files": files,
     "vocabulary": spelling.vocabulary,
     "special tokens": spelling.special_tokens,

@@ -10,8 +10,8 @@ from typing import Any
 from specedge.contract import Ids
 from specedge.desk import PLAIN, Desk, Way
 from specedge.encoding import Prompt
-from specedge.errors import SpecedgeError
-from specedge.gates.findings import Case, Figures, Outcome
+from specedge.errors import SpecedgeError, one_line
+from specedge.gates.findings import Case, Figures, Outcome, first_of
 from specedge.gates.parting import Parting, find, first_difference
 from specedge.gates.schemas import Entry
 from specedge.guidance.drafting import GRAMMAR
@@ -122,10 +122,9 @@ class Trial:
             if seed is not None:
                 self._compare(_Request(entry, prompt, ids, seed), tally)
         except SpecedgeError as error:
-            tally.faults.append(" ".join(str(error).split()))
+            tally.faults.append(one_line(error))
         if tally.faults:
-            more = len(tally.faults) - 1
-            said = tally.faults[0] + (f" (and {more} more)" if more else "")
+            said = first_of(tally.faults)
         figures: Figures = {"kind": entry.kind, "covers": list(entry.covers), **tally.figures()}
         outcome: Outcome = "failed" if tally.faults else "passed"
         return Case(entry.name, outcome, said, perf_counter() - began, figures), tally

@@ -14,10 +14,10 @@ from specedge.desk import PLAIN, Desk, Way
 from specedge.engines.base import prefill
 from specedge.errors import SpecedgeError
 from specedge.gates.findings import Case
+from specedge.gates.parting import first_difference
 from specedge.gates.places import ranked
 from specedge.gates.prompts import Asked
 from specedge.randomness import Randomness
-from specedge.sequence import NO_TOKENS, common_prefix
 
 KS = (1, 3, 7)
 NEUTRAL: Mapping[str, Any] = {
@@ -119,9 +119,9 @@ def _compare(desk: Desk, way: Way, trial: Trial, found: Compared) -> None:
     found.tokens += len(result.tokens)
     found.proposed += result.metrics.proposed
     found.accepted += result.metrics.accepted
-    plain, its = np.array(trial.tokens, np.int64), np.array(result.tokens, np.int64)
-    same = common_prefix(plain, its)
-    if same == len(plain) == len(its):
+    plain, its = trial.tokens, result.tokens
+    same = first_difference(plain, its)
+    if same is None:
         found.equal += 1
         return
     noise = desk.model.target.width_noise
@@ -131,7 +131,7 @@ def _compare(desk: Desk, way: Way, trial: Trial, found: Compared) -> None:
             f"{where}: expected {len(plain)} tokens as in plain sampling, found {len(its)}"
         )
         return
-    mine, other = plain.item(same), its.item(same)
+    mine, other = plain[same], its[same]
     margin = _margin(desk, trial, plain[:same], mine, other) if noise else None
     if margin is not None and margin <= 2 * noise:  # each of two logits may be off by it
         found.excused += 1
@@ -145,10 +145,10 @@ def _compare(desk: Desk, way: Way, trial: Trial, found: Compared) -> None:
     )
 
 
-def _margin(desk: Desk, trial: Trial, said: np.ndarray, mine: int, other: int) -> float:
+def _margin(desk: Desk, trial: Trial, said: Sequence[int], mine: int, other: int) -> float:
     """By how much of a logit `mine` won its race against `other`."""
     prompt = desk.model.encode(trial.asked.prompt)[0]
-    ids = np.concatenate([prompt, said if len(said) else NO_TOKENS])
+    ids = np.concatenate([prompt, np.array(said, np.int64)])
     engine = desk.model.target
     slot = engine.new_slot()
     try:

@@ -10,22 +10,19 @@ Seeds are fixed: a bundle that passes passes again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 
 from specedge.desk import PLAIN, Desk, Way
 from specedge.errors import SpecedgeError
 from specedge.gates import coupled
 from specedge.gates.drawing import WINDOW, Drawer, judge
-from specedge.gates.findings import Case, Gate
+from specedge.gates.findings import Case, Gate, Report
 from specedge.gates.places import Looked, Place, choose, look
 from specedge.gates.prompts import Asked
 from specedge.gates.remembered import Memory, RememberedEngine
 from specedge.gates.sampled import POWER, Setting, case, control, settings_of
 from specedge.proposers import DraftModelProposer, Proposer
-
-Report = Callable[[str, float], None]
-"""(stage, share of the work done, 0..1)."""
 
 NAME, TITLE = "distribution", "Sampling follows the target's own distribution"
 ALARM = 1e-3

@@ -7,7 +7,7 @@ where, and whether the difference between kernel widths explains it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
@@ -18,15 +18,12 @@ from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import EngineError, OptionError, PromptError, SpecedgeError
 from specedge.gates import certificate
 from specedge.gates.certificate import Runs
-from specedge.gates.findings import Gate
+from specedge.gates.findings import Gate, Report
 from specedge.gates.parting import Parting, find, first_difference
 from specedge.gates.prompts import Asked
 from specedge.gates.scores import Difference, Score, Token
 from specedge.options import GenerationOptions
 from specedge.result import Result
-
-Report = Callable[[str, float], None]
-"""(stage, share 0..1 done)."""
 
 KS = (1, 3, 7, 15)
 MIXED_K = 7  # at most, where all proposers take turns
@@ -179,7 +176,7 @@ class _Trial:
             score.troubles.append(f"{reference.name}, {way.name}: {error}")
         else:
             score.tokens += len(reference.plain.tokens)
-            score.drafted += result.metrics.proposed
+            score.proposed += result.metrics.proposed
             score.accepted += result.metrics.accepted
             if result.speculation.failures > failures:  # the rest was plain: no evidence
                 why = result.speculation.reason

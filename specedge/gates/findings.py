@@ -3,7 +3,7 @@ the HTML page all show this and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +12,9 @@ from specedge.probe.fingerprint import Part
 Outcome = Literal["passed", "failed", "skipped"]
 Figures = Mapping[str, Any]
 """JSON-ready numbers and lists by name, units in the names."""
+
+Report = Callable[[str, float], None]
+"""Told what is being done and the share of the gate that is done, 0..1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class Case:
     said: str
     seconds: float = 0.0
     figures: Figures = field(default_factory=dict)
+
+
+def first_of(faults: Sequence[str]) -> str:
+    """The first of some lines, one at least, and how many more there are."""
+    return faults[0] + (f" (and {len(faults) - 1} more)" if len(faults) > 1 else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from specedge.desk import AUTO, Desk
+from specedge.errors import with_class
+from specedge.gates.checked import Checked
 from specedge.gates.edges import filled, one_token, shorter_draft, too_long, whole
-from specedge.gates.findings import Case, Gate
+from specedge.gates.findings import Case, Gate, Report
 from specedge.gates.prompts import Asked
 from specedge.gates.resident import BOUND, Growth, growth, resident_bytes
 from specedge.gates.streams import cancelled, stopped
-from specedge.gates.subject import Found, Subject, subject_of
-
-Report = Callable[[str, float], None]
-"""(stage, share 0..1 done)."""
+from specedge.gates.subject import Subject, subject_of
 
 _EVERY = 50  # requests between two samples of memory
 _WARM = 200  # requests before the first
@@ -56,7 +55,7 @@ def check(
     """
     began = perf_counter()
     subject = subject_of(desk, prompts, ks)
-    checks: list[tuple[str, float, Callable[[Subject], Found]]] = [
+    checks: list[tuple[str, float, Callable[[Subject], Checked]]] = [
         ("context filled to the last slot", 4, filled),
         ("prompt of the whole context", 1, whole),
         ("prompt one token too long", 0.1, too_long),
@@ -98,30 +97,22 @@ class _Progress:
         self.report(self.name, self.shown)
 
 
-def _case(name: str, run: Callable[[Subject], Found], subject: Subject) -> Case:
+def _case(name: str, run: Callable[[Subject], Checked], subject: Subject) -> Case:
     began = perf_counter()
     try:
         found = run(subject)
     except Exception as error:  # a crash at a limit is what this gate looks for
-        detail = " ".join(str(error).split())
-        said = f"{subject.at}: expected an answer, found {type(error).__name__}: {detail}"
-        found = Found(said, [said])
-    seconds = perf_counter() - began
-    if found.skipped:
-        return Case(name, "skipped", found.said, seconds, found.figures)
-    if not found.faults:
-        return Case(name, "passed", found.said, seconds, found.figures)
-    more = len(found.faults) - 1
-    said = found.faults[0] + (f"; and {more} more" if more else "")
-    return Case(name, "failed", said, seconds, found.figures | {"faults": found.faults})
+        said = f"{subject.at}: expected an answer, found {with_class(error)}"
+        found = Checked(said, [said])
+    return found.case(name, perf_counter() - began)
 
 
-def short(subject: Subject, requests: int) -> Found:
+def short(subject: Subject, requests: int) -> Checked:
     """Memory over many short requests, all ways in turn; what grows must grow a second time."""
     if requests < _WARM + 2 * _EVERY:
-        return Found(f"{requests} requests tell too little of memory", skipped=True)
+        return Checked(f"{requests} requests tell too little of memory", applies=False)
     if resident_bytes() is None:
-        return Found("this system does not tell resident memory", skipped=True)
+        return Checked("this system does not tell resident memory", applies=False)
     rounds: list[Growth] = []
     for _ in range(2):
         rounds.append(_sampled(subject, requests))
@@ -149,7 +140,7 @@ def short(subject: Subject, requests: int) -> Found:
         ],
     }
     fault = f"memory: expected no growth, found {said}, twice in a row"
-    return Found(said, [fault] if last.grows else [], figures)
+    return Checked(said, [fault] if last.grows else [], figures)
 
 
 def _sampled(subject: Subject, requests: int) -> Growth:

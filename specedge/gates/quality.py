@@ -8,23 +8,21 @@ shared out over the ways, since each of them may fail the gate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import PromptError, SpecedgeError
-from specedge.gates.findings import Case, Gate, Outcome
+from specedge.gates.findings import Case, Gate, Outcome, Report
+from specedge.gates.grading import Answer, Answered, Grade
 from specedge.gates.judging import Judgement
 from specedge.gates.mcnemar import fewest_lost
 from specedge.gates.prompts import Asked
-from specedge.gates.scoring import Answer, Answered, Score
 from specedge.gates.tasks import Task, builtin
 from specedge.report.words import counted
 from specedge.result import Result
 from specedge.workloads import fits
-
-Report = Callable[[str, float], None]
 
 LEVEL = 0.05
 FIXED_K = 4  # drafts in every round, where "auto" may choose not to draft at all
@@ -81,7 +79,7 @@ def check(
             "level": level,
             "level_of_each_way": share,
             "fewest_lost_that_fail": fewest_lost(share),
-            "ways": {way.name: Score.of(scored, way.name).figures() for way in chosen},
+            "ways": {way.name: Grade.of(scored, way.name).figures() for way in chosen},
         },
         notes=[*notes, *_notes(scored, chosen, share)],
     )
@@ -148,7 +146,7 @@ def _ask(desk: Desk, way: Way, task: Task) -> Result:
 
 def _way_case(answered: Sequence[Answered], way: Way, level: float) -> Case:
     """All tasks, one way; not judged where it drafted nothing, since that is plain decoding."""
-    score = Score.of(answered, way.name)
+    score = Grade.of(answered, way.name)
     said = str(score)
     outcome: Outcome = "passed"
     if score.failed:
@@ -167,7 +165,7 @@ def _class_cases(answered: Sequence[Answered], ways: Sequence[Way], level: float
     cases: list[Case] = []
     for name in dict.fromkeys(one.task.workload for one in answered):
         own = [one for one in answered if one.task.workload == name]
-        scores = {way.name: Score.of(own, way.name) for way in ways}
+        scores = {way.name: Grade.of(own, way.name) for way in ways}
         worse = [way for way, score in scores.items() if score.worse(level)]
         drafted = any(score.proposed for score in scores.values())
         same = all(score.same == score.tasks for score in scores.values())
@@ -200,7 +198,7 @@ def _told(one: Answered) -> dict[str, Any]:
     }
 
 
-def _together(scores: dict[str, Score]) -> str:
+def _together(scores: dict[str, Grade]) -> str:
     """Some tasks in every way, on one line; the p-value is the smallest of the ways."""
     if not scores:
         return "no way with speculation was asked for"
@@ -227,14 +225,14 @@ def _together(scores: dict[str, Score]) -> str:
 def _said(scored: Sequence[Answered], ways: Sequence[Way], faulty: Sequence[Answered]) -> str:
     said = "no task was scored"
     if scored:
-        said = _together({way.name: Score.of(scored, way.name) for way in ways})
+        said = _together({way.name: Grade.of(scored, way.name) for way in ways})
     if faulty:
         said += f"; {counted(len(faulty), 'check')} at fault"
     return said
 
 
 def _notes(scored: Sequence[Answered], ways: Sequence[Way], level: float) -> list[str]:
-    scores = [Score.of(scored, way.name) for way in ways]
+    scores = [Grade.of(scored, way.name) for way in ways]
     if all(score.same == score.tasks for score in scores):
         return ["identical outputs leave nothing to test: McNemar's test looks at changed answers"]
     fewest = fewest_lost(level)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specedge.gates.findings import Case
+from specedge.gates.findings import Case, first_of
 from specedge.gates.parting import Parting
+from specedge.report.words import counted
 from specedge.tokenizer import Tokenizer
 
 TEXT_CHARACTERS = 40  # of a token, in a line
@@ -99,7 +99,7 @@ class Score:
         runs: requests decoded in another way than plainly.
         equal: of them, those with the tokens, the text and the end of plain decoding.
         tokens: that plain decoding gave for them.
-        drafted, accepted: tokens over all runs.
+        proposed, accepted: drafted tokens over all runs.
         differences: runs with other tokens.
         troubles: runs that failed, or differ in what no token shows; a line each.
         seconds: that decoding and measuring took.
@@ -109,7 +109,7 @@ class Score:
     runs: int = 0
     equal: int = 0
     tokens: int = 0
-    drafted: int = 0
+    proposed: int = 0
     accepted: int = 0
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
@@ -133,9 +133,9 @@ class Score:
             "runs": self.runs,
             "equal": self.equal,
             "tokens": self.tokens,
-            "drafted": self.drafted,
+            "proposed": self.proposed,
             "accepted": self.accepted,
-            "acceptance_rate": self.accepted / self.drafted if self.drafted else None,
+            "acceptance_rate": self.accepted / self.proposed if self.proposed else None,
             "partings": [each.figures() for each in self.differences],
             "troubles": list(self.troubles),
         }
@@ -146,20 +146,15 @@ class Score:
     def _said(self) -> str:
         bad = [*self.troubles, *(each.said for each in self.outside)]
         if bad:
-            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            return f"{bad[0]}{more}"
+            return first_of(bad)
         said = f"equal on {self.equal} of {self.runs} runs"
         if self.differences:
             noise = max(each.parting.noise for each in self.differences if each.parting is not None)
-            said = f"{counted(self.differences)} in {self.runs} runs, {explained(noise)}"
-        if not self.drafted:
+            differences = counted(len(self.differences), "difference")
+            said = f"{differences} in {self.runs} runs, {explained(noise)}"
+        if not self.proposed:
             return f"{said}, but nothing was drafted: this shows nothing about drafts"
-        return f"{said}; {self.accepted:,} of {self.drafted:,} drafted tokens accepted"
-
-
-def counted(differences: Sequence[Difference]) -> str:
-    """ "1 difference", "3 differences"."""
-    return f"{len(differences)} difference{'' if len(differences) == 1 else 's'}"
+        return f"{said}; {self.accepted:,} of {self.proposed:,} drafted tokens accepted"
 
 
 def explained(noise: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from specedge.contract import Ids
 from specedge.desk import Desk
 from specedge.errors import PromptError
-from specedge.gates.answer import Answer
+from specedge.gates.checked import Checked
 from specedge.template import Message
 from specedge.vocabulary import read_vocabulary, vocabulary_hash
 
@@ -33,7 +33,7 @@ CONVERSATION: tuple[Message, ...] = (
 )
 
 
-def vocabulary(desk: Desk) -> Answer:
+def vocabulary(desk: Desk) -> Checked:
     """Ids and tokens are those of the export, and those that the target has."""
     spec, vocab = desk.bundle.manifest.tokenizer, desk.bundle.manifest.target.vocab
     written = desk.bundle.tokenizer_json
@@ -63,10 +63,10 @@ def vocabulary(desk: Desk) -> Answer:
     if unnamed:
         notes.append(f"{unnamed} ids of the target have no token: they add nothing to a text")
     figures = {"vocab": vocab, "tokens": len(known), "hash": found}
-    return Answer(f"{len(known):,} tokens as exported, {vocab:,} ids", faults, figures, notes)
+    return Checked(f"{len(known):,} tokens as exported, {vocab:,} ids", faults, figures, notes)
 
 
-def special_tokens(desk: Desk) -> Answer:
+def special_tokens(desk: Desk) -> Checked:
     """Ids with a role are special tokens of the tokenizer, and each is one id in a prompt."""
     spec, tokenizer = desk.bundle.manifest.tokenizer, desk.model.tokenizer
     vocab, special = desk.bundle.manifest.target.vocab, tokenizer.special_tokens()
@@ -94,7 +94,7 @@ def special_tokens(desk: Desk) -> Answer:
         "pad_id": spec.pad_id,
         "special": len(special),
     }
-    return Answer(f"{len(special)} special tokens; a text ends by {named}", faults, figures)
+    return Checked(f"{len(special)} special tokens; a text ends by {named}", faults, figures)
 
 
 def _role_fault(desk: Desk, role: str, id_: int) -> str | None:
@@ -129,7 +129,7 @@ def _missing_ends(desk: Desk, eos_ids: Collection[int]) -> list[str]:
     ]
 
 
-def text(desk: Desk) -> Answer:
+def text(desk: Desk) -> Checked:
     """Plain text comes back from its ids, at once and token by token."""
     tokenizer, vocab = desk.model.tokenizer, desk.bundle.manifest.target.vocab
     faults, count = [], 0
@@ -147,10 +147,10 @@ def text(desk: Desk) -> Answer:
                     f"tokenizer: {sample!r} comes back {way} as {found!r}; texts with such "
                     "characters are not what the model said"
                 )
-    return Answer(f"{len(TEXTS)} texts come back unchanged", faults, {"tokens": count})
+    return Checked(f"{len(TEXTS)} texts come back unchanged", faults, {"tokens": count})
 
 
-def template(desk: Desk) -> Answer:
+def template(desk: Desk) -> Checked:
     """A conversation can be rendered, and the model reads all of it.
 
     Raises:
@@ -158,7 +158,7 @@ def template(desk: Desk) -> Answer:
     """
     model, spec = desk.model, desk.bundle.manifest.tokenizer
     if not model.has_chat_template:
-        return Answer("no chat template: plain prompts only", applies=False)
+        return Checked("no chat template: plain prompts only", applies=False)
     notes = []
     messages: tuple[Message, ...] = CONVERSATION
     try:
@@ -192,7 +192,7 @@ def template(desk: Desk) -> Answer:
         notes.append("plain prompts begin with the begin-of-text token, conversations do not")
     figures = {"messages": len(messages), "tokens": len(ids), "characters": len(rendered)}
     said = f"{len(messages)} messages make {len(ids)} ids, and all they say comes back"
-    return Answer(said, faults, figures, notes)
+    return Checked(said, faults, figures, notes)
 
 
 def _outside(ids: Ids, vocab: int, what: str) -> list[str]:

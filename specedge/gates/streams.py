@@ -7,14 +7,15 @@ from typing import Any
 from specedge.contract import Ids
 from specedge.desk import PLAIN, Way
 from specedge.errors import BusyError
+from specedge.gates.checked import Checked
 from specedge.gates.crossing import Crossing, crossing
-from specedge.gates.subject import GREEDY, LONGEST, Found, Subject
+from specedge.gates.subject import GREEDY, LONGEST, Subject
 from specedge.result import Result
 
 _OUTPUT = 48  # tokens of a text that is stopped or cancelled
 
 
-def stopped(subject: Subject) -> Found:
+def stopped(subject: Subject) -> Checked:
     """A string that begins in one round and ends in the next stops all ways at one place."""
     faults: list[str] = []
     figures: list[dict[str, Any]] = []
@@ -38,9 +39,9 @@ def stopped(subject: Subject) -> Found:
         rounds = list(place.rounds)
         figures.append({"way": way.name, "stop": place.stop, "at": place.at, "rounds": rounds})
     if not figures:
-        return Found("no text of these prompts has a round to cross", skipped=True)
+        return Checked("no text of these prompts has a round to cross", applies=False)
     stops = ", ".join(f"{each['stop']!r} ({each['way']})" for each in figures)
-    return Found(f"{len(subject.ways)} ways stop alike at {stops}", faults, {"places": figures})
+    return Checked(f"{len(subject.ways)} ways stop alike at {stops}", faults, {"places": figures})
 
 
 def _place(subject: Subject, way: Way) -> tuple[Ids, Result, Crossing] | None:
@@ -71,7 +72,7 @@ def _streamed(subject: Subject, way: Way, prompt: Ids, **options: Any) -> tuple[
     return text, stream.result
 
 
-def cancelled(subject: Subject) -> Found:
+def cancelled(subject: Subject) -> Checked:
     """A stream that is closed, or that nobody holds any more, frees the model at once."""
     prompt = subject.texts[-1]
     budget = min(_OUTPUT // 2, subject.context - len(prompt))
@@ -101,4 +102,4 @@ def cancelled(subject: Subject) -> Found:
         del dropped
         after = subject.ask(way, prompt, max_tokens=few)
         faults += subject.compared(way, after, few, want[:few])
-    return Found(f"{len(subject.ways)} ways: closed and dropped streams free the model", faults)
+    return Checked(f"{len(subject.ways)} ways: closed and dropped streams free the model", faults)

@@ -12,19 +12,16 @@ greedily; some of them sampled too, with a seed and coupled acceptance. Every ou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from time import perf_counter
 
 from specedge.desk import AUTO, Desk, Way
 from specedge.errors import OptionError
 from specedge.gates.constrained import Tally, Trial
-from specedge.gates.findings import Case, Gate
+from specedge.gates.findings import Case, Gate, Report
 from specedge.gates.prompts import Asked
 from specedge.gates.schemas import Entry, entries
-
-Report = Callable[[str, float], None]
-"""(stage, share 0..1 done)."""
 
 NAME = "structured"
 TITLE = "Structured output"

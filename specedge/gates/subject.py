@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,25 +11,15 @@ import numpy as np
 from specedge.contract import Ids
 from specedge.desk import AUTO, PLAIN, Desk, Way
 from specedge.errors import PromptError
+from specedge.gates.parting import first_difference
 from specedge.gates.prompts import Asked
 from specedge.result import Result
-from specedge.sequence import common_prefix
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "min_tokens": 0, "ignore_eos": True}
 LONGEST = 256
 """Tokens of a prompt that need not be long."""
 
 _TEXTS = 4  # prompts taken
-
-
-@dataclass(slots=True)
-class Found:
-    """What a check came to; any fault fails it."""
-
-    said: str
-    faults: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-    skipped: bool = False
 
 
 @dataclass(slots=True)
@@ -80,7 +70,8 @@ class Subject:
         elif len(got.tokens) != n_tokens:
             yield f"{way.name}: expected {n_tokens} tokens, found {len(got.tokens)}"
         elif self.exact and len(want) == n_tokens and got.tokens != want:
-            at = common_prefix(np.array(got.tokens), np.array(want))
+            at = first_difference(want, got.tokens)
+            assert at is not None, "they differ"
             yield (
                 f"{way.name}: token {at} of {n_tokens}: expected {want[at]} as decoded plainly, "
                 f"found {got.tokens[at]}"

@@ -16,11 +16,8 @@ from typing import Any
 from specedge import __version__
 from specedge.desk import Desk
 from specedge.errors import OptionError, SpecedgeError, one_line
-from specedge.gates.findings import Case, Gate, Verified
+from specedge.gates.findings import Case, Gate, Report, Verified
 from specedge.gates.prompts import Asked, prompts
-
-Report = Callable[[str, float], None]
-"""Told the gate's title and the share of it that is done, 0..1."""
 
 Check = Callable[..., Gate]
 """(desk, prompts, report=..., own keywords) → Gate."""

@@ -1,4 +1,4 @@
-"""What one check of compatibility has found, before it becomes a case."""
+"""What one check has found, before it becomes a case: of compatibility, of limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from specedge.gates.findings import Case, Outcome
+from specedge.gates.findings import Case, Outcome, first_of
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A check's answer.
+class Checked:
+    """What a check has found.
 
     Args:
         said: one line, where nothing is wrong; of a check that does not apply, why.
@@ -32,8 +32,7 @@ class Answer:
         outcome: Outcome = "passed" if self.applies else "skipped"
         said, figures = self.said, dict(self.figures)
         if self.faults:
-            more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
-            outcome, said = "failed", f"{self.faults[0]}{more}"
+            outcome, said = "failed", first_of(self.faults)
             figures["faults"] = self.faults
         if self.notes:
             figures["notes"] = self.notes

@@ -47,7 +47,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Grade:
     """Some tasks, without speculation against one way with it: counts.
 
     Args:
@@ -70,7 +70,7 @@ class Score:
     accepted: int
 
     @classmethod
-    def of(cls, answered: Sequence[Answered], way: str) -> Score:
+    def of(cls, answered: Sequence[Answered], way: str) -> Grade:
         """Over these tasks, in the way of this name."""
         pairs = [(one.plain.right, one.ways[way]) for one in answered]
         return cls(
