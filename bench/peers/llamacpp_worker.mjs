@@ -1,33 +1,48 @@
 // llama.cpp, by way of node-llama-cpp, behind the protocol of `process.py`.
 //
-//     node llamacpp_worker.mjs '{"modules": FOLDER, "model": GGUF, "threads": 2, "context": 4096}'
+//     node llamacpp_worker.mjs '{"modules": FOLDER, "model": GGUF, "threads": 2, "context": 4096,
+//                                "mode": "plain"}'
 //
-// `modules` is the folder that holds node_modules/node-llama-cpp.
+// `modules` is the folder that holds node_modules/node-llama-cpp. Mode "lookup" takes "k", mode
+// "draft" takes "k" and "draft", another GGUF.
 
 import {readFileSync} from "node:fs";
 import {createRequire} from "node:module";
-import {join} from "node:path";
+import {basename, join} from "node:path";
 import {createInterface} from "node:readline";
 import {pathToFileURL} from "node:url";
 
 const given = JSON.parse(process.argv[2]);
 const require = createRequire(join(given.modules, "package.json"));
 const entry = require.resolve("node-llama-cpp");
-const {getLlama} = await import(pathToFileURL(entry));
+const {getLlama, DraftSequenceTokenPredictor, InputLookupTokenPredictor} = await import(pathToFileURL(entry));
 const version = JSON.parse(readFileSync(join(entry, "../../package.json"), "utf8")).version;
 
 const llama = await getLlama({gpu: false, build: "never", maxThreads: given.threads});
-const model = await llama.loadModel({modelPath: given.model, gpuLayers: 0});
-const context = await model.createContext({
-    contextSize: given.context,
-    sequences: 1,
-    threads: {ideal: given.threads, min: given.threads}
-});
-const sequence = context.getSequence();
 
-// Time inside llama.cpp's own decode call, the hop to the binding's thread included: what is left of
-// decode_ms is the binding's.
+async function openContext(modelPath) {
+    const model = await llama.loadModel({modelPath, gpuLayers: 0});
+    return await model.createContext({
+        contextSize: given.context,
+        sequences: 1,
+        threads: {ideal: given.threads, min: given.threads}
+    });
+}
+
+const context = await openContext(given.model);
+let draftSequence, tokenPredictor;
+if (given.mode === "lookup")
+    tokenPredictor = new InputLookupTokenPredictor({predictionLength: {max: given.k}});
+if (given.mode === "draft") {
+    draftSequence = (await openContext(given.draft)).getSequence();
+    tokenPredictor = new DraftSequenceTokenPredictor(draftSequence, {maxTokens: given.k});
+}
+const sequence = context.getSequence({tokenPredictor});
+
+// Target calls, and the time inside llama.cpp's own decode call, the hop to the binding's thread
+// included: what is left of decode_ms is the binding's, and the draft's.
 let engineMs = 0;
+let calls = 0;
 const inner = context._ctx;
 const decodeBatch = inner.decodeBatch.bind(inner);
 Object.defineProperty(inner, "decodeBatch", {
@@ -37,6 +52,7 @@ Object.defineProperty(inner, "decodeBatch", {
             return await decodeBatch(...args);
         } finally {
             engineMs += performance.now() - started;
+            calls += 1;
         }
     }
 });
@@ -44,19 +60,37 @@ Object.defineProperty(inner, "decodeBatch", {
 // One greedy request from an empty KV.
 async function generate(ids, maxTokens) {
     await sequence.clearHistory();
+    await draftSequence?.clearHistory();
+    const before = sequence.tokenPredictions;
     const tokens = [];
+    let firstTokens = 1;
     const started = performance.now();
     let first = started;
+    // its chat session tells the predictor the prompt in the same way
+    tokenPredictor?.updateInputTokens(ids);
     for await (const token of sequence.evaluate(ids, {temperature: 0, yieldEogToken: true})) {
         if (tokens.push(token) === 1) {
             first = performance.now();
-            engineMs = 0;
+            // drafted with the prompt and already accepted: they come without another call
+            firstTokens += tokenPredictor == null ? 0 : sequence.tokenPredictions.unused - before.unused;
+            engineMs = calls = 0;
         }
         if (tokens.length === maxTokens)
             break;
     }
     const ended = performance.now();
-    return {tokens, ttft_ms: first - started, decode_ms: ended - first, engine_ms: engineMs};
+    const answer = {tokens, ttft_ms: first - started, decode_ms: ended - first, first_tokens: firstTokens};
+    if (tokenPredictor == null)
+        return {...answer, engine_ms: engineMs};
+    const after = sequence.tokenPredictions;
+    const accepted = after.validated - before.validated;
+    const proposed = accepted + after.refuted - before.refuted;
+    return {
+        ...answer,
+        rounds: calls,
+        acceptance_length: calls > 0 ? (maxTokens - firstTokens) / calls : null,
+        acceptance_rate: proposed > 0 ? accepted / proposed : null
+    };
 }
 
 function say(object) {
@@ -65,8 +99,9 @@ function say(object) {
 
 const variant = readFileSync("/proc/self/maps", "utf8").match(/libggml-cpu-(\w+)\.so/)?.[1] ?? "unknown";
 const release = llama.llamaCppRelease.release;
+const files = basename(given.model) + (given.draft == null ? "" : `, draft ${basename(given.draft)}`);
 say({
-    ready: `llama.cpp ${release} (node-llama-cpp ${version}), cpu (${variant}), ${given.threads} threads`
+    ready: `llama.cpp ${release} (node-llama-cpp ${version}), cpu (${variant}), ${given.threads} threads, ${files}`
 });
 for await (const line of createInterface({input: process.stdin})) {
     const request = JSON.parse(line);

@@ -6,26 +6,37 @@ answer                          {"tokens": [int], "ttft_ms": float, "decode_ms":
 
 Greedy, from an empty KV, always max_tokens tokens: an end-of-sequence token ends nothing.
 `ttft_ms` is from the ids in hand to the first token, `decode_ms` from there to the last; the worker
-measures both. Between requests a worker must sleep; `cpu_seconds` lets the caller check that.
+measures both. An answer may also have
+
+first_tokens       how many tokens came with the first (a round that already drafted); default 1
+engine_ms          of decode_ms, inside the runtime's own call
+rounds             target calls of decode_ms
+acceptance_length  tokens committed per round
+acceptance_rate    accepted / proposed
+
+Between requests a worker must sleep; `cpu_seconds` lets the caller check that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
-_ERROR_LINES = 15
+_REASON_CHARACTERS = 240
+_RAISED = re.compile(r"^[\w.]*(Error|Exception|Exit)\b")
 
 
 class WorkerError(Exception):
-    """A worker ended, or said something that is not an answer."""
+    """A worker ended, said nothing in time, or said something that is not an answer: one line."""
 
 
 @dataclass(frozen=True)
@@ -35,49 +46,33 @@ class Plan:
     Args:
         name: unique in a run.
         argv: starts its worker.
+        kind: the runtime; engines of one kind can be loaded together.
+        mode: "plain", "lookup" or "draft".
         own: specedge; else a peer.
         exact: its tokens must equal those of every other exact engine.
     """
 
     name: str
     argv: list[str]
+    kind: str = "specedge"
+    mode: str = "plain"
     own: bool = False
     exact: bool = False
-
-
-def specedge(python: str, name: str, *, exact: bool, **options: Any) -> Plan:
-    """A plan of ours; `options` as specedge_worker.py has them."""
-    given = json.dumps({**options, "exact": exact})
-    return Plan(name, [python, str(HERE / "specedge_worker.py"), given], own=True, exact=exact)
-
-
-def peer(described: str, *, threads: int, context: int) -> Plan:
-    """The plan of `genai=PYTHON:MODELDIR` or `llamacpp=NODE_DIR:GGUF`. Raises ValueError."""
-    kind, _, rest = described.partition("=")
-    place, _, model = rest.partition(":")
-    given: dict[str, Any] = {"model": model, "threads": threads}
-    if kind == "genai" and place and (Path(model) / "genai_config.json").is_file():
-        argv = [place, str(HERE / "genai_worker.py"), json.dumps(given)]
-        return Plan(f"genai {Path(model).name}", argv)
-    if kind == "llamacpp" and (Path(place) / "node_modules").is_dir() and Path(model).is_file():
-        given |= {"modules": str(Path(place).resolve()), "context": context}
-        argv = ["node", str(HERE / "llamacpp_worker.mjs"), json.dumps(given)]
-        return Plan(f"llama.cpp {Path(model).name}", argv)
-    raise ValueError(
-        f"--peer {described}: expected genai=PYTHON:MODELDIR with a genai_config.json in it, or "
-        "llamacpp=NODE_DIR:GGUF with node_modules in NODE_DIR; see bench/peers/README.md"
-    )
 
 
 class Worker:
     """A running plan.
 
+    Args:
+        patience_s: an answer may take so long, and the load as well.
+
     Raises:
         WorkerError: it does not start; also from `ask`, when it ends instead of answering.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, patience_s: float = 300.0) -> None:
         self.plan = plan
+        self._patience_s = patience_s
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         try:
             self._process = subprocess.Popen(
@@ -88,16 +83,20 @@ class Worker:
                 text=True,
             )
         except OSError as error:
+            self._stderr.close()
             raise WorkerError(f"{plan.name}: cannot start {plan.argv[0]}: {error}") from error
-        self.description: str = self._read()["ready"]
+        try:
+            self.description: str = self._read()["ready"]
+        except WorkerError:
+            self.close()
+            raise
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None, "opened as a pipe"
-        try:
+        # _read tells what it said before it ended
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # _read tells what it said before it ended
         return self._read()
 
     def cpu_seconds(self) -> float:
@@ -105,25 +104,53 @@ class Worker:
         stat = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(stat[11]) + int(stat[12])) * _TICK
 
+    def peak_mib(self) -> float:
+        """Largest resident set since the start, or since `forget_peak`; mapped files count."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+        assert found is not None, "Linux states it"
+        return int(found[1]) / 1024
+
+    def forget_peak(self) -> None:
+        """Let `peak_mib` start anew; without the right to, it goes on counting from the start."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
+
     def close(self) -> None:
         """End it: by closing its input, or by force when it does not listen."""
         assert self._process.stdin is not None, "opened as a pipe"
-        self._process.stdin.close()
+        assert self._process.stdout is not None, "opened as a pipe"
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._process.stdout.close()
         self._stderr.close()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout is not None, "opened as a pipe"
-        line = self._process.stdout.readline()
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._process.kill()
+
+        timer = threading.Timer(self._patience_s, give_up)
+        timer.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            timer.cancel()
         if not line:
             code = self._process.wait()
+            if late.is_set():
+                raise WorkerError(f"{self.plan.name}: no answer within {self._patience_s:.0f} s")
             self._stderr.seek(0)
-            said = "".join(self._stderr.readlines()[-_ERROR_LINES:]).strip()
-            raise WorkerError(f"{self.plan.name}: ended with code {code}\n{said}")
+            said = reason(self._stderr.read())
+            raise WorkerError(f"{self.plan.name}: ended with code {code}: {said}")
         try:
             answer = json.loads(line)
         except ValueError as error:
@@ -131,3 +158,11 @@ class Worker:
         if not isinstance(answer, dict):
             raise WorkerError(f"{self.plan.name}: not an object: {line[:200]!r}")
         return answer
+
+
+def reason(stderr: str) -> str:
+    """Why a process ended, in one line: the last exception it names, or else its last line."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    starts = [place for place, line in enumerate(lines) if _RAISED.match(line)]
+    said = " ".join(lines[starts[-1] :] if starts else lines[-1:]) or "it said nothing"
+    return said if len(said) <= _REASON_CHARACTERS else said[:_REASON_CHARACTERS] + "..."

@@ -1,99 +1,99 @@
-"""Raw runs of bench/speed.py as tables.
-
-A record is one run: prompt, engine, repeat, tokens, ttft_ms, decode_ms and what its worker adds.
-Ratios are taken within a repeat, between runs a few seconds apart, and then summarised: a machine
-that slows down over minutes cancels out.
-"""
+"""Raw runs of bench/speed.py as tables."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from typing import Any
 
-Record = dict[str, Any]
+from peers.figures import (
+    Record,
+    agreement,
+    best,
+    by_engine,
+    copied,
+    distinct,
+    over_plain,
+    sense,
+    spread,
+    tokens_per_second,
+)
+
 NOISY = 0.03  # share of the machine that others may use before the report says so
+HEAD = [
+    "engine",
+    "tokens/s",
+    "first token ms",
+    "× plain",
+    "× best specedge",
+    "tokens a round",
+    "accepted",
+    "outside engine ms a token",
+    "peak MiB",
+    "same tokens",
+    "distinct",
+    "text",
+]
 
 
-def tokens_per_second(record: Record) -> float:
-    """After the first token: 1 / TPOT."""
-    return float((len(record["tokens"]) - 1) * 1e3 / record["decode_ms"])
+def median(runs: list[Record], field: str, digits: int) -> str:
+    """Of the runs that state it."""
+    known = [run[field] for run in runs if run.get(field) is not None]
+    return f"{statistics.median(known):.{digits}f}" if known else ""
 
 
-def spread(values: Iterable[float], digits: int = 1) -> str:
-    """Median and range."""
-    known = sorted(values)
-    if not known:
-        return ""
-    low, middle, high = known[0], statistics.median(known), known[-1]
-    return f"{middle:.{digits}f} ({low:.{digits}f}..{high:.{digits}f})"
+def outside(runs: list[Record]) -> str:
+    """Milliseconds a token that the runtime's own call does not account for."""
+    known = [
+        (run["decode_ms"] - run["engine_ms"]) / (len(run["tokens"]) - run.get("first_tokens", 1))
+        for run in runs
+        if "engine_ms" in run
+    ]
+    return f"{statistics.median(known):.2f}" if known else ""
 
 
-def agreement(ours: list[int], theirs: list[int]) -> int:
-    """Tokens that both have before they part."""
-    pairs = enumerate(zip(ours, theirs, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
-
-
-def distinct(tokens: list[int]) -> float:
-    """Share of its runs of four tokens that are new: near 0 is a loop, near 1 is prose."""
-    grams = [tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3)]
-    return len(set(grams)) / len(grams) if grams else 1.0
-
-
-def copied(text: str, prompt: str) -> float:
-    """Share of its whole lines, empty ones left out, that stand in the prompt."""
-    known = set(prompt.splitlines())
-    lines = [line for line in text.splitlines()[:-1] if line.strip()]
-    return sum(line in known for line in lines) / len(lines) if lines else 0.0
-
-
-def by_engine(result: Record, prompt: str) -> dict[str, list[Record]]:
-    """Runs of one prompt, by engine in the order of the plan, repeats in order."""
-    runs: dict[str, list[Record]] = {engine["name"]: [] for engine in result["engines"]}
-    for run in result["runs"]:
-        if run["prompt"] == prompt:
-            runs[run["engine"]].append(run)
-    return runs
-
-
-def ratios(over: list[Record], under: list[Record]) -> list[float]:
-    pairs = zip(over, under, strict=True)
-    return [tokens_per_second(a) / tokens_per_second(b) for a, b in pairs]
-
-
-def rows(result: Record, prompt: str) -> tuple[list[str], list[list[str]]]:
-    """Heading and cells of one prompt's table."""
+def rows(result: Record, prompt: str) -> list[list[str]]:
+    """Cells of one prompt's table; engines that could not run have their reason below it."""
     runs = by_engine(result, prompt)
-    plain = result["baseline"]
-    peers = [engine["name"] for engine in result["engines"] if not engine["own"]]
-    against = [plain, *peers]
-    head = ["engine", "tokens/s", "first token ms", *(f"× {name}" for name in against)]
-    head += ["tokens a round", "outside engine ms a token", "same tokens", "distinct"]
-    reference = runs[plain][0]["tokens"]
+    reference = runs[result["baseline"]][0]["tokens"]
+    ours = best(result, prompt, own=True, speculative=True)
+    ours = ours or best(result, prompt, own=True, speculative=False)
+    assert ours is not None, "plain decoding is ours"
+    peak = {engine["name"]: engine["peak_mib"] for engine in result["engines"]}
     body = []
     for name, own in runs.items():
-        first = own[0]
-        lengths = [run["acceptance_length"] for run in own if run.get("acceptance_length")]
-        outside = [
-            (run["decode_ms"] - run["engine_ms"]) / (len(run["tokens"]) - 1)
-            for run in own
-            if "engine_ms" in run
-        ]
-        same = agreement(reference, first["tokens"])
+        if not own:
+            continue
+        first = own[0]["tokens"]
+        ratios = over_plain(result, runs, name)
+        same = agreement(reference, first)
         body.append(
             [
                 name,
                 spread(map(tokens_per_second, own)),
                 spread((run["ttft_ms"] for run in own), 0),
-                *(spread(ratios(own, runs[other]), 2) for other in against),
-                f"{statistics.median(lengths):.2f}" if lengths else "",
-                f"{statistics.median(outside):.2f}" if outside else "",
+                spread(ratios, 2),
+                spread((ratio / ours.ratio for ratio in ratios), 2),
+                median(own, "acceptance_length", 2),
+                median(own, "acceptance_rate", 2),
+                outside(own),
+                f"{peak[name]:.0f}",
                 f"{same} of {len(reference)}",
-                f"{distinct(first['tokens']):.2f}",
+                f"{distinct(first):.2f}",
+                sense(result, prompt, name, first),
             ]
         )
-    return head, body
+    return body
+
+
+def verdicts(result: Record, prompt: str) -> list[str]:
+    """The best of ours over the best peer, plain and speculative."""
+    said = []
+    for speculative, title in ((False, "Plain"), (True, "Speculative")):
+        ours = best(result, prompt, own=True, speculative=speculative)
+        peer = best(result, prompt, own=False, speculative=speculative)
+        if ours is not None and peer is not None:
+            ratio = ours.ratio / peer.ratio
+            said.append(f"{title}: {ours.name} is {ratio:.2f} times the best peer, {peer.name}.")
+    return said
 
 
 def texts(result: Record, prompt: str) -> list[str]:
@@ -115,7 +115,7 @@ def unequal(result: Record) -> list[str]:
         runs = by_engine(result, prompt)
         reference = runs[result["baseline"]][0]["tokens"]
         for name, own in runs.items():
-            wanted = reference if name in exact else own[0]["tokens"]
+            wanted = reference if name in exact or not own else own[0]["tokens"]
             for run in own:
                 place = agreement(wanted, run["tokens"])
                 if run["tokens"] != wanted:
@@ -131,9 +131,21 @@ def noise(result: Record) -> str:
     idle = max(run["idle_workers_share"] for run in result["runs"])
     verdict = "" if max(shares) <= NOISY else "; NOT IDLE: do not use these figures"
     return (
-        f"others used {statistics.median(shares):.1%} of the processors (median of the runs, at "
-        f"most {max(shares):.1%}), waiting workers at most {idle:.1%}{verdict}"
+        f"Others used {statistics.median(shares):.1%} of the processors (median of the runs, at "
+        f"most {max(shares):.1%}), waiting workers at most {idle:.1%}{verdict}."
     )
+
+
+def engines(result: Record) -> list[str]:
+    """Every engine's versions and memory, or why it could not run."""
+    lines = []
+    for each in result["engines"]:
+        if each["failed"] is None:
+            load = f"{each['load_peak_mib']:.0f} MiB at most while loading"
+            lines.append(f"- {each['name']}: {each['description']}; {load}")
+        else:
+            lines.append(f"- {each['name']}: could not run: {each['failed']}")
+    return lines
 
 
 def table(head: list[str], body: list[list[str]], markdown: bool) -> str:
@@ -150,18 +162,25 @@ def table(head: list[str], body: list[list[str]], markdown: bool) -> str:
 def render(result: Record, *, markdown: bool = False) -> str:
     """Everything a reader needs beside the command."""
     machine, settings = result["machine"], result["settings"]
+    together = {
+        "all": "all engines loaded at once",
+        "kind": "engines of one runtime loaded at once, and plain decoding beside them",
+        "one": "one engine loaded at a time, and plain decoding beside it",
+    }[settings["together"]]
     parts = [
         f"{result['when']}, specedge {result['commit']}. {machine['processor']}, "
         f"{machine['processors']} processors, {machine['memory_gib']:.0f} GiB, "
         f"{machine['system']}. {settings['threads']} threads, {settings['tokens']} tokens, "
-        f"{settings['repeat']} repeats in turn; median (lowest..highest).",
-        "\n".join(f"- {each['name']}: {each['description']}" for each in result["engines"]),
-        noise(result)[0].upper() + noise(result)[1:] + ".",
+        f"{settings['repeat']} repeats in turn, {together}; median (lowest..highest).",
+        "\n".join(engines(result)),
+        noise(result),
     ]
     for name, prompt in result["prompts"].items():
         title = f"{name}: {prompt['tokens']} tokens of prompt"
         parts.append(f"### {title}" if markdown else f"== {title}")
-        parts.append(table(*rows(result, name), markdown))
+        parts.append(table(HEAD, rows(result, name), markdown))
+        if verdicts(result, name):
+            parts.append("\n".join(verdicts(result, name)))
         said = "\n".join(texts(result, name))
         parts.append(f"```\n{said}\n```" if markdown else said)
     wrong = unequal(result)
