@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from specedge.loadtest.judging import Verdict
 from specedge.loadtest.quantiles import Quantiles
 from specedge.loadtest.summary import Cell, Summary
+from specedge.report.document import signed
 from specedge.report.figures import table
-from specedge.report.markup import Child, Markup, element
+from specedge.report.markup import Child, Markup
 from specedge.report.words import NOTHING, interval, share, three_digits, times
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
@@ -20,11 +21,7 @@ _SIGNS: dict[Verdict, tuple[str, str]] = {
 
 
 def pill(verdict: Verdict) -> Markup:
-    """A verdict as a sign and words, which need no colour."""
-    kind, sign = _SIGNS[verdict]
-    return element(
-        "span", element("span", sign, aria_hidden="true"), f" {verdict}", class_=f"pill {kind}"
-    )
+    return signed(verdict, _SIGNS[verdict])
 
 
 def speeds(load: str, cells: Sequence[Cell]) -> Markup:

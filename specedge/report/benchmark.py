@@ -10,10 +10,10 @@ from specedge.loadtest.against import PLAIN
 from specedge.loadtest.records import HEADER, REQUESTS, ROUNDS, Header
 from specedge.loadtest.summary import Summary
 from specedge.report import bench_sections as sections
-from specedge.report.figures import paragraph, section, table
+from specedge.report.document import device, document, fact, origin, tile, with_care
+from specedge.report.figures import section, table
 from specedge.report.markup import Child, Markup, element
-from specedge.report.style import STYLE
-from specedge.report.words import counted, moment, seconds, share, three_digits, times
+from specedge.report.words import counted, seconds, share, three_digits, times
 
 if TYPE_CHECKING:
     from specedge.loadtest.keeping import Kept
@@ -70,18 +70,9 @@ def render_benchmark(kept: Kept, summary: Summary) -> str:
         sections.classes(summary),
         _conditions(header, kept),
         _reading(summary),
-        _origin(header),
+        origin(header.versions.get("specedge"), header.created, header.command),
     ]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{header.bundle}: benchmark"),
-        element("style", Markup(STYLE)),
-    )
-    body = element("body", element("main", *parts))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return document(f"{header.bundle}: benchmark", parts)
 
 
 def _headline(summary: Summary) -> Markup:
@@ -93,34 +84,17 @@ def _headline(summary: Summary) -> Markup:
         element("p", found.said, class_="reason long" if len(found.said) > _LONG else "reason"),
         element("ul", *lines, class_="standings") if lines else "",
     ]
+    complete = "complete" if header.complete else "interrupted"
     parts = [
         element("p", "specedge bench", class_="eyebrow"),
         element("h1", header.bundle),
-        element("p", _device(header), class_="dim"),
+        element("p", device(header.fingerprint, header.created, complete), class_="dim"),
         element("div", *card, class_=f"card decision {found.kind}"),
     ]
     if said := sentences.doubts(summary):
-        care = (
-            element("strong", "Read with care"),
-            element("ul", *(element("li", each) for each in said)),
-        )
-        parts.append(element("div", *care, class_="card mind", role="note"))
+        parts.append(with_care(said))
     parts.append(element("dl", *_tiles(summary), class_="tiles"))
     return element("header", *parts)
-
-
-def _device(header: Header) -> str:
-    known = header.fingerprint
-    threads = known.get("threads")
-    parts = [
-        known.get("processor"),
-        known.get("engine"),
-        known.get("provider"),
-        counted(threads, "thread") if isinstance(threads, int) else None,
-        moment(header.created),
-        "complete" if header.complete else "interrupted",
-    ]
-    return " · ".join(str(part) for part in parts if part is not None)
 
 
 def _tiles(summary: Summary) -> Iterable[Markup]:
@@ -130,7 +104,7 @@ def _tiles(summary: Summary) -> Iterable[Markup]:
     plain = summary.of(load, PLAIN)
     if plain is not None and plain.tokens_per_second:
         said = f"plain decoding, {name}"
-        yield _tile(three_digits(plain.tokens_per_second), "tokens/s without speculation", said)
+        yield tile(three_digits(plain.tokens_per_second), "tokens/s without speculation", said)
     judged = [
         (cell, judged)
         for cell in summary.under(load)
@@ -139,19 +113,14 @@ def _tiles(summary: Summary) -> Iterable[Markup]:
     if not judged:
         return
     best, gain = max(judged, key=lambda each: each[1].gain)
-    yield _tile(times(gain.gain), "largest speed over plain", f"{best.way}, {name}")
+    yield tile(times(gain.gain), "largest speed over plain", f"{best.way}, {name}")
     acceptance = best.acceptance
     if acceptance is not None and acceptance.rate is not None:
         length = f"{acceptance.length:.2f} tokens a round, {best.way}"
-        yield _tile(share(acceptance.rate), "of drafted tokens accepted", length)
+        yield tile(share(acceptance.rate), "of drafted tokens accepted", length)
     found = [cell.against for cell in summary.under(load) if cell.against is not None]
     equal = f"{sum(each.equal for each in found)} of {sum(each.pairs for each in found)}"
-    yield _tile(equal, "outputs equal", "requests that gave plain decoding’s tokens")
-
-
-def _tile(number: str, name: str, detail: str) -> Markup:
-    said = element("dd", element("b", number), element("span", detail, class_="dim"))
-    return element("div", element("dt", name), said)
+    yield tile(equal, "outputs equal", "requests that gave plain decoding’s tokens")
 
 
 def _conditions(header: Header, kept: Kept) -> Markup:
@@ -166,12 +135,11 @@ def _conditions(header: Header, kept: Kept) -> Markup:
         ("took", seconds(sum(each.ended_s - each.began_s for each in kept.requests))),
     ]
     rows += [
-        (name.replace("_", " "), _part(value, "not given"))
-        for name, value in header.options.items()
+        (name.replace("_", " "), fact(value, "not given")) for name, value in header.options.items()
     ]
     versions = [(name, said) for name, said in header.versions.items()]
     machine = [
-        (name.replace("_", " "), _part(part))
+        (name.replace("_", " "), fact(part))
         for name, part in header.fingerprint.items()
         if name != "bundle"
     ]
@@ -190,12 +158,6 @@ def _conditions(header: Header, kept: Kept) -> Markup:
     )
 
 
-def _part(part: object, nothing: str = "unknown") -> str:
-    if part is None:
-        return nothing
-    return ("yes" if part else "no") if isinstance(part, bool) else str(part)
-
-
 def _reading(summary: Summary) -> Markup:
     terms = [piece for term, said in TERMS for piece in (element("dt", term), element("dd", said))]
     lines = [element("li", each) for each in sentences.remarks(summary)]
@@ -204,12 +166,4 @@ def _reading(summary: Summary) -> Markup:
         "How to read this page",
         element("ul", *lines),
         element("dl", *terms, class_="terms"),
-    )
-
-
-def _origin(header: Header) -> Markup:
-    version = header.versions.get("specedge")
-    said = f"Made by specedge {version} on " if version else "Made on "
-    return element(
-        "footer", paragraph(f"{said}{header.created} with ", element("code", header.command))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specedge.probe.findings import Energy, Findings
-from specedge.probe.fingerprint import Part
+from specedge.report.document import fact
 from specedge.report.figures import paragraph, section, table
 from specedge.report.markup import Child, Markup, joined
 from specedge.report.words import counted, joules, seconds, times
@@ -62,8 +62,7 @@ def _steadiness(findings: Findings) -> list[Child]:
 def fingerprint(page: Page) -> Markup:
     """Machine, engine, settings, prompts."""
     rows: list[tuple[Child, ...]] = [
-        (name.replace("_", " "), "unknown" if part is None else _part(part))
-        for name, part in page.fingerprint.items()
+        (name.replace("_", " "), fact(part)) for name, part in page.fingerprint.items()
     ]
     curves = page.curves
     rows.append(("costs", f"{seconds(curves.seconds)}, {counted(curves.passes, 'repetition')}"))
@@ -77,7 +76,3 @@ def fingerprint(page: Page) -> Markup:
         paragraph("When one of these changes, specedge measures again."),
         table((), rows, "Fingerprint and conditions", "facts"),
     )
-
-
-def _part(part: Part) -> str:
-    return ("yes" if part else "no") if isinstance(part, bool) else str(part)

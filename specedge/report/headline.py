@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specedge.report.costs import draft_share
+from specedge.report.document import device, tile, with_care
 from specedge.report.markup import Markup, element
 from specedge.report.summary import Standing, doubts, standings
 from specedge.report.verdicts import pill
-from specedge.report.words import counted, moment, seconds, three_digits, times
+from specedge.report.words import counted, seconds, three_digits, times
 
 if TYPE_CHECKING:
     from specedge.report.page import Page
@@ -47,9 +48,7 @@ def headline(page: Page) -> Markup:
     ]
     said = doubts(page.curves, findings)
     if said:
-        lines = element("ul", *(element("li", each) for each in said))
-        care = (_strong("Read with care"), lines)
-        parts.append(element("div", *care, class_="card mind", role="note"))
+        parts.append(with_care(said))
     parts.append(element("dl", *_tiles(page), class_="tiles"))
     return element("header", *parts)
 
@@ -65,19 +64,12 @@ def _after(standing: Standing) -> str:
 
 def _device(page: Page) -> str:
     """Machine, engine, when and for how long, in one line."""
-    known = page.fingerprint
-    threads = known.get("threads")
-    parts = [
-        known.get("processor"),
-        known.get("engine"),
-        known.get("provider"),
-        counted(threads, "thread") if isinstance(threads, int) else None,
-        moment(page.created),
-        f"{seconds(page.curves.seconds + (page.findings.seconds if page.findings else 0))} long",
-    ]
-    if page.findings is not None:
-        parts.append("complete" if page.findings.complete else "incomplete")
-    return " · ".join(str(part) for part in parts if part is not None)
+    curves, findings = page.curves, page.findings
+    took = seconds(curves.seconds + (findings.seconds if findings else 0))
+    more = [f"{took} long"]
+    if findings is not None:
+        more.append("complete" if findings.complete else "incomplete")
+    return device(page.fingerprint, page.created, *more)
 
 
 def _tiles(page: Page) -> list[Markup]:
@@ -86,7 +78,7 @@ def _tiles(page: Page) -> list[Markup]:
     past = curves.target.pasts[0]
     plain = curves.target.cost_ms(1, past)
     tiles = [
-        _tile(
+        tile(
             f"{1000 / plain:.1f}" if plain > 1 else f"{1000 / plain:.0f}",
             "tokens/s without speculation",
             f"one step takes {three_digits(plain)} ms after {past} tokens",
@@ -94,7 +86,7 @@ def _tiles(page: Page) -> list[Markup]:
     ]
     known = draft_share(curves)
     if known is not None:
-        tiles.append(_tile(known, "of a step for a draft token", "what the draft model costs"))
+        tiles.append(tile(known, "of a step for a draft token", "what the draft model costs"))
     if findings is not None:
         live = [each for each in findings.findings if each.measured is not None]
         if live:
@@ -103,18 +95,13 @@ def _tiles(page: Page) -> list[Markup]:
             where = f"{best.workload}, {best.proposer}, K={best.best_k}"
             if best.measured.low is None:
                 where += f", of {counted(best.measured.prompts, 'paired run')} only"
-            tiles.append(_tile(times(best.measured.gain), "largest measured speed", where))
+            tiles.append(tile(times(best.measured.gain), "largest measured speed", where))
         if findings.texts_compared:
             tiles.append(
-                _tile(
+                tile(
                     f"{findings.texts_equal} of {findings.texts_compared}",
                     "texts equal",
                     "speculative runs that gave the plain run's tokens",
                 )
             )
     return tiles
-
-
-def _tile(number: str, name: str, detail: str) -> Markup:
-    said = element("dd", element("b", number), element("span", detail, class_="dim"))
-    return element("div", element("dt", name), said)

@@ -10,12 +10,12 @@ from specedge.probe.findings import Findings
 from specedge.probe.fingerprint import Part
 from specedge.report.conditions import fingerprint, meanwhile
 from specedge.report.costs import costs
-from specedge.report.figures import paragraph, section
+from specedge.report.document import document, origin
+from specedge.report.figures import section
 from specedge.report.gains import gains
 from specedge.report.glossary import TERMS
 from specedge.report.headline import headline
 from specedge.report.markup import Markup, element
-from specedge.report.style import STYLE
 from specedge.report.survival import survival
 from specedge.report.verdicts import decisions
 
@@ -56,16 +56,8 @@ class Page:
         if self.findings is not None:
             parts.append(meanwhile(self.findings))
         parts += [fingerprint(self), _glossary(), _origin(self)]
-        head = element(
-            "head",
-            element("meta", charset="utf-8"),
-            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-            element("meta", name="color-scheme", content="light dark"),
-            element("title", f"{self.bundle_name}: does speculation pay?"),
-            element("style", Markup(STYLE)),
-        )
-        body = element("body", element("main", *parts))
-        return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+        title = f"{self.bundle_name}: does speculation pay?"
+        return document(title, parts)
 
 
 def render(record: Record, *, title: str, command: str = "") -> str:
@@ -88,6 +80,4 @@ def _glossary() -> Markup:
 
 def _origin(page: Page) -> Markup:
     command = page.command or "specedge probe BUNDLE --html report.html"
-    version = page.fingerprint.get("specedge")
-    said = f"Made by specedge {version} on {page.created} with " if version else "Made with "
-    return element("footer", paragraph(said, element("code", command)))
+    return origin(page.fingerprint.get("specedge"), page.created, command)

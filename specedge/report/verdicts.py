@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specedge.probe.findings import Estimate, Expected, Finding, Findings
+from specedge.report.document import signed
 from specedge.report.figures import paragraph, section
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.summary import leading
@@ -29,11 +30,7 @@ _HEADS = (
 
 
 def pill(state: str) -> Markup:
-    """A verdict as a sign and words, which need no colour."""
-    kind, sign = _SIGNS[state]
-    return element(
-        "span", element("span", sign, aria_hidden="true"), f" {state}", class_=f"pill {kind}"
-    )
+    return signed(state, _SIGNS[state])
 
 
 def decisions(findings: Findings) -> Markup:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from specedge.gates.findings import Case, Gate, Outcome, Verified
+from specedge.report.document import device, document, fact, origin, signed, with_care
 from specedge.report.figures import folded, paragraph, section, table
 from specedge.report.markup import Child, Markup, element, joined
-from specedge.report.style import STYLE
 from specedge.report.verify_figures import beyond, brief, full
 from specedge.report.verify_words import cases_of, final, tally
-from specedge.report.words import NOTHING, counted, moment, seconds
+from specedge.report.words import NOTHING, counted, seconds
 
 _SIGNS: dict[Outcome, tuple[str, str]] = {
     "passed": ("good", "✓"),
@@ -40,16 +40,8 @@ def render_verified(verified: Verified) -> str:
     parts = [_headline(verified), _gates(verified)]
     parts += [_gate(gate, place) for place, gate in enumerate(verified.gates)]
     parts += [_origin(verified), _footer(verified)]
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{verified.bundle}: {'go' if verified.passed else 'no go'}"),
-        element("style", Markup(STYLE + _STYLE)),
-    )
-    body = element("body", element("main", *parts))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    title = f"{verified.bundle}: {'go' if verified.passed else 'no go'}"
+    return document(title, parts, _STYLE)
 
 
 def _headline(verified: Verified) -> Markup:
@@ -66,39 +58,20 @@ def _headline(verified: Verified) -> Markup:
             for gate in wrong
         ]
         card.append(element("ul", *rows, class_="standings"))
+    took = f"{seconds(sum(gate.seconds for gate in verified.gates))} long"
     parts = [
         element("p", "specedge verify", class_="eyebrow"),
         element("h1", verified.bundle),
-        element("p", _device(verified), class_="dim"),
+        element("p", device(verified.fingerprint, verified.created, took), class_="dim"),
         element("div", *card, class_=f"card decision {kind}"),
     ]
     if verified.notes:
-        lines = element("ul", *(element("li", note) for note in verified.notes))
-        care = (element("strong", "Read with care"), lines)
-        parts.append(element("div", *care, class_="card mind", role="note"))
+        parts.append(with_care(verified.notes))
     return element("header", *parts)
 
 
-def _device(verified: Verified) -> str:
-    known = verified.fingerprint
-    threads = known.get("threads")
-    spent = sum(gate.seconds for gate in verified.gates)
-    parts = [
-        known.get("processor"),
-        known.get("engine"),
-        known.get("provider"),
-        counted(threads, "thread") if isinstance(threads, int) else None,
-        moment(verified.created),
-        f"{seconds(spent)} long",
-    ]
-    return " · ".join(str(part) for part in parts if part is not None)
-
-
 def _pill(outcome: Outcome) -> Markup:
-    """A verdict as a sign and a word, which need no colour."""
-    kind, sign = _SIGNS[outcome]
-    shown = element("span", sign, aria_hidden="true")
-    return element("span", shown, f" {outcome}", class_=f"pill {kind}")
+    return signed(outcome, _SIGNS[outcome])
 
 
 def _gates(verified: Verified) -> Markup:
@@ -195,7 +168,7 @@ def _origin(verified: Verified) -> Markup:
         (name, element("code", version)) for name, version in verified.versions.items()
     ]
     known: list[tuple[Child, ...]] = [
-        (name.replace("_", " "), _part(part)) for name, part in verified.fingerprint.items()
+        (name.replace("_", " "), fact(part)) for name, part in verified.fingerprint.items()
     ]
     return section(
         "fingerprint",
@@ -208,14 +181,6 @@ def _origin(verified: Verified) -> Markup:
     )
 
 
-def _part(part: str | int | bool | None) -> str:
-    if part is None:
-        return "unknown"
-    return ("yes" if part else "no") if isinstance(part, bool) else str(part)
-
-
 def _footer(verified: Verified) -> Markup:
-    version = verified.versions.get("specedge")
-    said = f"Made by specedge {version} on {verified.created} with " if version else "Made with "
     command = verified.command or "specedge verify BUNDLE --html report.html"
-    return element("footer", paragraph(said, element("code", command)))
+    return origin(verified.versions.get("specedge"), verified.created, command)
