@@ -103,7 +103,7 @@ def test_a_crash_leaves_what_was_added_as_an_incomplete_result(tmp_path):
 def test_without_a_place_it_is_readable_until_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with Writer(None, header()) as writer:
-        writer.add(request())
+        writer.add(request(), [a_round()])
         writer.finish(header())
         assert read(writer.folder).requests == (request(),)
         assert read(writer.folder).header.complete
@@ -114,7 +114,7 @@ def test_a_result_is_replaced_only_when_asked(kept):
     with pytest.raises(BenchError, match=r"kept: a result is there already.*--force"):
         Writer(kept, header())
     with Writer(kept, header(), force=True) as writer:
-        writer.add(request(7))
+        writer.add(request(7), [a_round(7)])
         assert [record.number for record in read(kept).requests] == [0, 1]
         writer.finish(header())
     assert [record.number for record in read(kept).requests] == [7]
@@ -134,7 +134,7 @@ def test_what_is_no_result_is_never_replaced(tmp_path):
 
 def test_what_took_the_place_meanwhile_is_left_alone_and_so_is_the_result(tmp_path):
     with Writer(tmp_path / "kept", header()) as writer:
-        writer.add(request())
+        writer.add(request(), [a_round()])
         (tmp_path / "kept").mkdir()
         (tmp_path / "kept" / "letter.txt").write_text("dear")
         with pytest.raises(BenchError, match="is not the result of a benchmark") as caught:
@@ -172,6 +172,29 @@ def test_damage_is_named_with_file_and_line(kept, file, line, text, said):
     with pytest.raises(BenchError, match=said) as caught:
         read(kept)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "said"),
+    [
+        ("rounds.jsonl", 0, r"rounds\.jsonl: expected 1 rounds of request 0 .*, found 0"),
+        ("requests.jsonl", 1, r"requests\.jsonl: expected request 1 \(auto, .*, found none"),
+    ],
+)
+def test_a_file_that_was_cut_between_two_lines_is_not_whole(kept, file, lines, said):
+    whole = (kept / file).read_bytes().splitlines(keepends=True)
+    (kept / file).write_bytes(b"".join(whole[:lines]))
+    with pytest.raises(BenchError, match=said):
+        read(kept)
+
+
+def test_what_a_crash_cut_is_read_up_to_its_last_whole_line(kept):
+    (kept / "bench.json").write_text(header(complete=False).model_dump_json())
+    data = (kept / "requests.jsonl").read_bytes()
+    ends = data.index(b"\n") + 1
+    for size in range(ends, len(data), 7):
+        (kept / "requests.jsonl").write_bytes(data[:size])
+        assert read(kept).requests == (request(0),)
 
 
 def test_what_is_missing_is_named(kept, tmp_path):

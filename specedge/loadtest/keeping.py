@@ -2,13 +2,14 @@
 
 Everything is written to a hidden folder beside the destination, with a header that says
 "incomplete", and one rename puts it in place. What is interrupted is put in place too, if anything
-was measured; after a power cut the hidden folder stays, and can be read.
+was measured; after a power cut the hidden folder stays, and can be read up to its last whole line.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,7 +29,10 @@ from specedge.loadtest.records import (
     RequestRecord,
     RoundRecord,
 )
+from specedge.loadtest.rounds import key
 from specedge.replacing import replace_file
+
+_NOT_WHOLE = "the files are not of one result, or not whole: measure again"
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Record = TypeVar("_Record", RequestRecord, RoundRecord)
@@ -59,7 +63,36 @@ def read(folder: Path) -> Kept:
     header = _header(folder)
     requests = tuple(_records(folder / REQUESTS, RequestRecord, header))
     rounds = tuple(_records(folder / ROUNDS, RoundRecord, header))
+    _check_whole(folder, header, requests, rounds)
     return Kept(header, requests, rounds)
+
+
+def _check_whole(
+    folder: Path,
+    header: Header,
+    requests: Iterable[RequestRecord],
+    rounds: Iterable[RoundRecord],
+) -> None:
+    """Every round that a served request counts is there, and each is of a request: a file may be
+    cut between two lines. Rounds are written first, so an incomplete result may have more of them.
+
+    Raises:
+        BenchError: it is not so.
+    """
+    found = Counter(map(key, rounds))
+    for each in requests:
+        n_rounds = found.pop(key(each), 0)
+        if each.failure is None and n_rounds != each.rounds:
+            raise BenchError(
+                f"{folder / ROUNDS}: expected {each.rounds} rounds of request {each.number} "
+                f"({each.way}, repetition {each.repeat}), found {n_rounds}; {_NOT_WHOLE}"
+            )
+    if found and header.complete:
+        way, _, repeat, number = next(iter(found))
+        raise BenchError(
+            f"{folder / REQUESTS}: expected request {number} ({way}, repetition {repeat}), since "
+            f"there are rounds of it, found none; {_NOT_WHOLE}"
+        )
 
 
 def _header(folder: Path) -> Header:
@@ -79,7 +112,11 @@ def _header(folder: Path) -> Header:
 
 
 def _records(path: Path, kind: type[_Record], header: Header) -> Iterator[_Record]:
-    for number, line in enumerate(_bytes(path).splitlines(), start=1):
+    lines = _bytes(path).split(b"\n")
+    last = lines.pop()  # b"" unless the line was being written when everything ended
+    if last and header.complete:
+        lines.append(last)
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         found = _parsed(kind, line, where)
         if found.way not in header.ways or found.load >= len(header.loads):
