@@ -6,7 +6,6 @@ what was found, and for anything but ok the remedy.
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -20,6 +19,7 @@ from typing import Literal
 
 from specedge.bundle import cache_dir
 from specedge.memory import format_size
+from specedge.versions import version
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -35,11 +35,13 @@ RIVALS = (
 )
 EXTRAS = {
     "export": ("gguf", "onnx", "onnx-ir", "safetensors", "ml-dtypes"),
+    "guidance": ("llguidance", "jsonschema"),
     "hub": ("huggingface-hub",),
     "metrics": ("prometheus-client",),
 }
 _NEEDED = {
     "export": "to export",
+    "guidance": "for structured output",
     "hub": "to fetch from a hub",
     "metrics": "to write Prometheus text",
 }
@@ -83,14 +85,6 @@ def examine() -> list[Row]:
         check_cache,
     )
     return [row for check in checks for row in check()]
-
-
-def version(distribution: str) -> str | None:
-    """Installed version of a distribution, or None."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def check_python() -> Iterable[Row]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from commands import runner
 from machines import CPU, FakeNvml, install, put, zone
 from specedge import doctor
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -82,6 +85,16 @@ def test_missing_extras_are_warnings(installed):
     assert found["[export]"].status == found["[hub]"].status == "warn"
     assert "onnx-ir" in found["[export]"].found
     assert 'pip install "specedge[hub]"' in found["[hub]"].remedy
+
+
+def test_every_extra_that_a_command_asks_for_is_looked_at(installed):
+    installed()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {f"[{name}]" for name in extras["optional-dependencies"]}
+    assert set(rows(doctor.check_extras)) == named - {
+        *("[cpu]", "[gpu]", "[power]"),  # checks of their own
+        *("[test]", "[dev]"),
+    }
 
 
 def test_a_cpu_quota_below_the_cores_suggests_threads(monkeypatch):

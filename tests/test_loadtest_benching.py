@@ -6,7 +6,6 @@ import pytest
 
 from commands import alphabet
 from specedge.engines.fake import FakeEngine
-from specedge.loadtest import benching
 from specedge.loadtest.benching import bench
 from specedge.loadtest.keeping import read
 from specedge.loadtest.planning import Settings
@@ -72,11 +71,6 @@ def test_the_header_says_what_was_run_on_what(bundle, tmp_path):
     assert header.prompts == "built in"
     assert header.complete
     assert len(header.bundle_hash) == 64
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setattr(benching, "_COMPUTING", ("numpy", "no-such-package"))
-    assert set(benching.versions()) == {"specedge", "python", "numpy"}
 
 
 def test_two_proposers_can_be_one_way(bundle):

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from specedge import __version__
 from specedge.desk import Desk
-from specedge.errors import OptionError, SpecedgeError, one_line
+from specedge.errors import OptionError, SpecedgeError, one_line, with_class
 from specedge.gates.findings import Case, Gate, Report, Verified
 from specedge.gates.prompts import Asked, prompts
+from specedge.versions import COMPUTING, versions
 
 Check = Callable[..., Gate]
 """(desk, prompts, report=..., own keywords) → Gate."""
@@ -32,7 +30,7 @@ GATES = {
 }
 """By name on the command line: module and title; in the order they run."""
 
-PACKAGES = ("onnxruntime", "onnxruntime-gpu", "numpy", "tokenizers", "llguidance", "jsonschema")
+PACKAGES = (*COMPUTING, "llguidance", "jsonschema")
 
 
 def verify(
@@ -62,16 +60,23 @@ def verify(
         report: told how far it is.
         opening: see `Desk`.
 
+    Returns:
+        Verified; after Ctrl-C with the gates that had ended, one at least.
+
     Raises:
-        OptionError: an unknown gate, none left, or a number out of range.
+        OptionError: an unknown gate, none left, a number out of range, or an option of a gate that
+            is left out.
         PromptError: a file of prompts or tasks is not usable.
         BundleError, EngineError, MemoryBudgetError: the bundle cannot be opened.
+        KeyboardInterrupt: Ctrl-C before the first gate had ended.
     """
     chosen = chosen_gates(gates, without)
     checked_count("per-class", per_class)
     checked_count("max-tokens", max_tokens)
     own: dict[str, dict[str, Any]] = {}
     if max_tokens is not None:
+        if "greedy" not in chosen:
+            raise OptionError("max-tokens: is for the gate greedy, which is left out")
         own["greedy"] = {"max_tokens": max_tokens}
     if tasks_file is not None:
         if "quality" not in chosen:
@@ -81,17 +86,24 @@ def verify(
     created = datetime.now(UTC).isoformat(timespec="seconds")
     with Desk(path, **opening) as desk:
         asked = prompts(prompts_file, per_class, has_template=desk.model.has_chat_template)
-        found = [
-            run_gate(name, desk, asked, report=report, own=own.get(name, {})) for name in chosen
-        ]
+        found: list[Gate] = []
+        try:
+            for name in chosen:
+                found.append(run_gate(name, desk, asked, report=report, own=own.get(name, {})))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+        missing = chosen[len(found) :]
         return Verified(
             bundle=desk.bundle.manifest.name,
             created=created,
             command=command,
-            versions=versions(desk.model.engine),
+            versions=versions(desk.model.engine, PACKAGES),
             fingerprint=desk.fingerprint,
             gates=found,
             left_out=[name for name in GATES if name not in chosen],
+            notes=[f"interrupted: {', '.join(missing)} not run to the end"] if missing else [],
+            interrupted=missing,
         )
 
 
@@ -109,8 +121,8 @@ def run_gate(
     began = time.perf_counter()
     try:
         gate = check(desk, asked, report=lambda stage, share: report(title, share), **(own or {}))
-    except SpecedgeError as error:
-        said = one_line(error)
+    except Exception as error:  # whatever it is, it is a finding
+        said = one_line(error) if isinstance(error, SpecedgeError) else with_class(error)
         gate = Gate(name, title, f"could not be run: {said}", [Case("run", "failed", said)])
     return replace(gate, seconds=time.perf_counter() - began)
 
@@ -130,14 +142,3 @@ def checked_count(name: str, value: int | None) -> None:
     """Raises OptionError when it is given and less than 1."""
     if value is not None and value < 1:
         raise OptionError(f"{name}: expected 1 or more, found {value}")
-
-
-def versions(engine: str) -> dict[str, str]:
-    """Of specedge, Python and what computes; `engine` as it describes itself."""
-    found = {"specedge": __version__, "python": platform.python_version(), "engine": engine}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

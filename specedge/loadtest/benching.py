@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from specedge import __version__
 from specedge.desk import Desk
 from specedge.loadtest.keeping import Kept, Writer, check_place, read
 from specedge.loadtest.planning import Asking, Planned, Settings, asking, plan
 from specedge.loadtest.records import Header
 from specedge.loadtest.running import Report, Runner
-
-_COMPUTING = ("numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers")
+from specedge.versions import versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +83,7 @@ def _header(desk: Desk, asked: Asking, planned: Planned, command: str) -> Header
         bundle=desk.bundle.manifest.name,
         bundle_hash=desk.bundle.hash,
         command=command,
-        versions=versions() | {"engine": desk.model.engine},
+        versions=versions(desk.model.engine),
         fingerprint=desk.fingerprint,
         ways=[way.name for way in planned.plan.ways],
         loads=[arrivals.load for arrivals in planned.plan.loads],
@@ -98,14 +94,3 @@ def _header(desk: Desk, asked: Asking, planned: Planned, command: str) -> Header
         prompts=asked.source,
         notes=planned.notes,
     )
-
-
-def versions() -> dict[str, str]:
-    """Of specedge, Python and the installed packages that compute."""
-    found = {"specedge": __version__, "python": platform.python_version()}
-    for name in _COMPUTING:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

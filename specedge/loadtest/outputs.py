@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from specedge.loadtest.against import PLAIN
 from specedge.loadtest.records import RequestRecord
 from specedge.loadtest.serving import Served
 
-PLAIN = "plain"
 COMPARABLE = ("greedy", "coupled")  # rules whose tokens do not depend on the drafts
 _MOST_NAMED = 5
 

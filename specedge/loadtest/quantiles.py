@@ -50,4 +50,9 @@ def nearest(rising: list[float], percent: int) -> float:
         rising: sorted, at least one.
         percent: 1..100, a whole number: a float share of 0.07 * 100 would be beyond 7.
     """
-    return rising[ceil(percent * len(rising) / 100) - 1]
+    return rising[nearest_rank(len(rising), percent) - 1]
+
+
+def nearest_rank(count: int, percent: int) -> int:
+    """Of that value among `count` rising ones, from 1."""
+    return ceil(percent * count / 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specedge.loadtest.quantiles import nearest, nearest_rank
 from specedge.loadtest.records import RequestRecord
 from specedge.loadtest.summary import Cell
 from specedge.report.charts import (
@@ -76,9 +77,10 @@ def cumulative(label: str, spreads: Sequence[Spread]) -> Markup:
         at = tuple((x(ms), y(part)) for ms, part in _stairs(each.rising, ticks[-1] * unit))
         frame.plot(drawn_line(Series(short(each.way[0]), each.way[1], at)))
     for each in drawn:
+        count = len(each.rising)
         for percent in (50, 90):
-            rank = -(-percent * len(each.rising) // 100)
-            frame.plot(marker(each.way[1], x(each.rising[rank - 1]), y(rank / len(each.rising))))
+            at_ms, part = x(nearest(each.rising, percent)), y(nearest_rank(count, percent) / count)
+            frame.plot(marker(each.way[1], at_ms, part))
     return frame.svg()
 
 
@@ -91,7 +93,7 @@ def cut_off(spreads: Sequence[Spread]) -> bool:
 
 
 def _p90(each: Spread) -> float:
-    return each.rising[-(-90 * len(each.rising) // 100) - 1]
+    return nearest(each.rising, 90)
 
 
 def _stairs(rising: Sequence[float], end: float) -> list[tuple[float, float]]:
