@@ -11,7 +11,7 @@ import pytest
 
 import tiny
 from constrained import Afresh
-from specedge.errors import OptionError
+from specedge.errors import OptionError, SamplingError
 from specedge.guidance.compiling import KEPT, Guidance
 from specedge.guidance.grammar import Grammar, asked
 
@@ -172,6 +172,9 @@ def test_an_output_that_is_shorter_than_before_begins_anew(guidance):
         ("regex", "(?=a)b", "look"),
         ("grammar", "start: nothing", "nothing"),
         ("grammar", 'begin: "a"', "start"),
+        ("json_schema", '{"$ref": "#"}', "no output can begin like this"),
+        ("regex", "[^\\x00-\\U0010FFFF]", "no output can begin like this"),
+        ("grammar", 'start: start "a"', "no output can begin like this"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_one_line(guidance, kind, text, said):
@@ -179,6 +182,40 @@ def test_what_cannot_be_compiled_is_refused_in_one_line(guidance, kind, text, sa
         guidance.check(Grammar(kind, text))
     assert str(caught.value).startswith(f"{kind}: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("inner", [INNER, tiny.space_tokenizer(strip=False)], ids=["byte", "space"])
+@pytest.mark.parametrize("text", ["<eos>", "<ask>b", "a <bos>", "<tool> b", "<pad><eos><ask>"])
+def test_text_that_spells_a_special_token_is_written_as_text(inner, text):
+    spelled = Guidance(inner.to_str(), inner.get_vocab_size(), [EOS])
+    for grammar in (Grammar("regex", text), Grammar("json_schema", json.dumps({"const": text}))):
+        constraint = spelled.constraint(grammar)
+        output: list[int] = []
+        while output[-1:] != [EOS]:
+            constraint.sync(np.array(output, np.int64))
+            forced = constraint.forced(40)
+            allowed = sorted(ids(constraint.mask()))
+            assert not forced or [forced[0]] == allowed
+            output.append(allowed[0])
+        table = tiny.wrap(inner)
+        said = b"".join(table.token_bytes(token) for token in output).decode()
+        assert said == (text if grammar.kind == "regex" else json.dumps(text))
+
+
+@pytest.mark.parametrize("text", ["a{1000000}", "(a{1000}){1000}"])
+def test_what_cannot_be_followed_any_further_says_so_in_a_few_words(guidance, text):
+    constraint = guidance.constraint(Grammar("regex", text))
+    a = INNER.encode("a").ids[0]
+
+    def follow() -> None:
+        for n in range(1000):
+            constraint.sync(np.full(n, a))
+            constraint.forced(4)
+
+    with pytest.raises(SamplingError, match="regex: it cannot be followed any further: ") as caught:
+        follow()
+    assert len(str(caught.value)) < 150
+    assert "<" not in str(caught.value)
 
 
 def test_compiled_grammars_are_kept_up_to_a_number():
@@ -215,6 +252,8 @@ def test_a_model_without_an_end_cannot_be_constrained(ends):
         ({"json_schema": {"a": object()}}, "cannot be written as JSON"),
         ({"json_schema": {"a": float("nan")}}, "cannot be written as JSON"),
         ({"regex": "\ud800"}, "lone surrogate"),
+        ({"json_schema": {"const": "\ud800"}}, "surrogates not allowed"),
+        ({"json_schema": '{"const": "\\ud800"}'}, "surrogates not allowed"),
     ],
 )
 def test_what_is_no_grammar_is_refused(given, said):
@@ -227,3 +266,4 @@ def test_a_schema_may_be_text_or_an_object_and_keeps_its_order():
     assert asked({"json_schema": schema}) == asked({"json_schema": json.dumps(schema)})
     assert asked({"json_schema": schema, "regex": None}) is not None
     assert asked({}) is None
+    assert asked({"regex": " "}) == Grammar("regex", " ")

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from specedge.errors import OptionError
-from specedge.guidance.constraint import GrammarConstraint
+from specedge.guidance.constraint import GrammarConstraint, one_line, trouble
 from specedge.guidance.grammar import Grammar
+from specedge.guidance.spelling import Spelling
 
 if TYPE_CHECKING:
     from specedge.bundle import Bundle
@@ -22,7 +23,6 @@ KEPT = 32  # compiled grammars
 # One form of every value, as json.dumps writes it: free whitespace can go on for ever, and a
 # schema's own "x-guidance" may still ask for it.
 JSON_STYLE = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
-_LONGEST_REASON = 300
 
 
 class Guidance:
@@ -53,15 +53,15 @@ class Guidance:
                 "names none; export it again from a checkpoint that has one"
             )
         self._matcher: Any = llguidance.LLMatcher
+        self._limits = llguidance.LLParserLimits(verbose_errors=False)
         self._vocab = vocab
         self._ends = tuple(ends)
         try:
-            self._tokenizer = llguidance.LLTokenizer(
-                tokenizer_json, n_vocab=vocab, eos_token=list(ends)
-            )
+            named = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab, eos_token=ends)
+            self._tokenizer = llguidance.LLTokenizer(Spelling(named), n_vocab=vocab, eos_token=ends)
         except Exception as error:  # the library raises whatever its tokenizer code does
             raise OptionError(
-                f"structured output: llguidance cannot read this tokenizer: {_line(error)}"
+                f"structured output: llguidance cannot read this tokenizer: {one_line(error)}"
             ) from error
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()
 
@@ -87,12 +87,19 @@ class Guidance:
             self._compiled.move_to_end(grammar)
             return found
         source = self._source(grammar)
-        wrong, said = self._matcher.validate_grammar_with_warnings(source, self._tokenizer)
+        limits = self._limits
+        wrong, said = self._matcher.validate_grammar_with_warnings(
+            source, self._tokenizer, limits=limits
+        )
         if wrong:
-            raise OptionError(f"{grammar.kind}: {_line(said[0])}")
-        matcher = self._matcher(self._tokenizer, source, log_level=0)
+            raise OptionError(f"{grammar.kind}: {one_line(said[0])}")
+        matcher = self._matcher(self._tokenizer, source, log_level=0, limits=limits)
         if matcher.is_error():
-            raise OptionError(f"{grammar.kind}: {_line(matcher.get_error())}")
+            raise OptionError(f"{grammar.kind}: {one_line(matcher.get_error())}")
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        if first.is_error():
+            raise OptionError(f"{grammar.kind}: no output can begin like this: {trouble(first)}")
         self._compiled[grammar] = matcher
         while len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
@@ -108,11 +115,5 @@ class Guidance:
             else:
                 made = self._matcher.grammar_from_lark(grammar.text)
         except ValueError as error:
-            raise OptionError(f"{grammar.kind}: {_line(error)}") from None
+            raise OptionError(f"{grammar.kind}: {one_line(error)}") from None
         return made
-
-
-def _line(said: object) -> str:
-    """On one line, its beginning."""
-    text = " ".join(str(said).split())
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

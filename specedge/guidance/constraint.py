@@ -10,6 +10,8 @@ from specedge.contract import Ids
 from specedge.errors import SamplingError
 from specedge.sampling.constraint import Mask
 
+_LONGEST_REASON = 300  # characters
+
 
 class GrammarConstraint:
     """Drafted tokens are consumed and rolled back.
@@ -124,8 +126,21 @@ class GrammarConstraint:
 
     def _failed(self) -> None:
         """The matcher stays broken once it is: a grammar too complex to go on with."""
-        said = " ".join(str(self._matcher.get_error()).split())[:200]
         raise SamplingError(
-            f"{self._kind}: it cannot be followed any further: {said or 'no reason given'}; use a "
+            f"{self._kind}: it cannot be followed any further: {trouble(self._matcher)}; use a "
             "simpler one"
         )
+
+
+def trouble(matcher: Any) -> str:
+    """Of an `llguidance.LLMatcher` that is broken: why."""
+    said = str(matcher.get_error()).replace("<non-verbose/>", "")
+    if "NoExtensionBias" in said:
+        return "nothing may come next that this tokenizer can write, and the end may not either"
+    return one_line(said) or "no reason given"
+
+
+def one_line(said: object) -> str:
+    """Its beginning."""
+    text = " ".join(str(said).split())
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

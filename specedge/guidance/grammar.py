@@ -42,7 +42,7 @@ def asked(given: Mapping[str, Any]) -> Grammar | None:
     kind, value = kinds[0], given[kinds[0]]
     if kind == "json_schema":
         return Grammar(kind, _schema(value))
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (value if kind == "regex" else value.strip()):
         raise OptionError(f"{kind}: expected some text, found {shown(value)}")
     try:
         value.encode()
@@ -62,7 +62,7 @@ def _schema(value: object) -> str:
     if not isinstance(value, Mapping):
         raise OptionError(f"json_schema: expected an object, found {shown(value)}")
     try:
-        text = json.dumps(dict(value), allow_nan=False)
+        text = json.dumps(dict(value), allow_nan=False, ensure_ascii=False)
         text.encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"json_schema: cannot be written as JSON: {error}") from None
