@@ -10,6 +10,7 @@ import pytest
 
 from specedge.errors import SpecedgeError
 from specedge.report import write
+from specedge.report.writing import check_place
 
 
 def test_a_page_is_written_and_replaced_whole(tmp_path):
@@ -66,6 +67,23 @@ def test_a_path_that_cannot_be_is_one_line(tmp_path, name, line):
         write(tmp_path / name, "page")
     assert "\n" not in str(raised.value)
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_that_leads_nowhere_is_one_line(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(SpecedgeError, match=r"loop: cannot be written: .*[Ll]oop"):
+        check_place(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "gone" / "report.html")
+    with pytest.raises(SpecedgeError, match=r"link: there is no folder .*gone; make it first"):
+        check_place(tmp_path / "link")
+
+
+def test_a_folder_of_somebody_else_is_found_before_there_is_a_page(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
+    with pytest.raises(SpecedgeError, match=r"report\.html: cannot be written: Permission denied"):
+        check_place(tmp_path / "report.html")
+    assert asked == [(tmp_path.resolve(), os.W_OK)]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):

@@ -81,7 +81,8 @@ def invoke(args: Sequence[str] | None = None) -> int:
         given = list(sys.argv[1:] if args is None else args)
         with group.make_context("specedge", given) as ctx:
             group.invoke(ctx)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # a process may be started without one
+            sys.stdout.flush()
         return 0
     except click.exceptions.Exit as asked:
         return asked.exit_code

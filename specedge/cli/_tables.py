@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from rich.console import Console
@@ -21,10 +21,18 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _PIPED_WIDTH = 160  # a pipe has no width of its own
 
 
+class _Console(Console):
+    """On stdout. That its reader went away is for `specedge.cli.invoke` to answer."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        """Called where the error is being handled. Raises BrokenPipeError."""
+        raise
+
+
 def print_tables(tables: Iterable[Table]) -> None:
     """To stdout."""
-    console = Console()
-    _print(console if console.is_terminal else Console(width=_PIPED_WIDTH), tables)
+    console = _Console()
+    _print(console if console.is_terminal else _Console(width=_PIPED_WIDTH), tables)
 
 
 def print_error_table(table: Table) -> None:
@@ -35,7 +43,7 @@ def print_error_table(table: Table) -> None:
 
 def print_sentences(sentences: Iterable[str]) -> None:
     """To stdout: wrapped between words on a terminal, one a line anywhere else."""
-    console = Console()
+    console = _Console()
     for sentence in sentences:
         if console.is_terminal:
             console.print(Text(sentence))

@@ -205,18 +205,18 @@ def command(
             **opening,
         )
     summary = summarise(benched.kept)
-    if as_json:
-        folder = None if benched.folder is None else str(benched.folder)
-        click.echo(json.dumps({"folder": folder, **summary.to_dict()}, ensure_ascii=False))
-    else:
-        _print(bench_tables(summary), bench_lines(summary))
-    if html is not None:
+    if html is not None:  # files first: stdout may be closed, or full
         from specedge.report.benchmark import render_benchmark
         from specedge.report.writing import write
 
         write(html, render_benchmark(benched.kept, summary))
         click.echo(f"report: {html}", err=True)
     _say_where(benched)
+    if as_json:
+        folder = None if benched.folder is None else str(benched.folder)
+        click.echo(json.dumps({"folder": folder, **summary.to_dict()}, ensure_ascii=False))
+    else:
+        _print(bench_tables(summary), bench_lines(summary))
     if not benched.kept.header.complete:
         raise click.exceptions.Exit(130)
 

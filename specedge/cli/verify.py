@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from os.path import realpath
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +68,21 @@ def command(
     target's distribution (distribution), that answers are as good (quality), that constrained
     output parses (structured), and that nothing breaks at the edges (limits).
 
-    Exit status 0 only when every gate that ran has passed.
+    Exit status 0 only when every gate that ran has passed. Ctrl-C keeps the gates that have ended.
     """
     from specedge.cli._progress import reporting
     from specedge.cli._stages import Percent
     from specedge.cli._tables import print_sentences, print_tables
     from specedge.cli._verify_tables import verdict_lines, verify_tables
+    from specedge.errors import OptionError
     from specedge.gates.verifying import verify
     from specedge.report.writing import check_place
 
     for file in (junit, html):
         if file is not None:
             check_place(file)  # before anything is run
+    if junit is not None and html is not None and realpath(junit) == realpath(html):
+        raise OptionError(f"junit, html: both are {junit}; name two files")
     with reporting() as progress:
         progress.stage(f"opening {bundle}")
         verified = verify(
@@ -87,12 +91,7 @@ def command(
             report=Percent(progress, ""),
             **options,
         )
-    if as_json:
-        click.echo(json.dumps(verified.to_dict(), ensure_ascii=False))
-    else:
-        print_tables(verify_tables(verified))
-        print_sentences(verdict_lines(verified))
-    if junit is not None:
+    if junit is not None:  # files first: stdout may be closed, or full
         from specedge.gates.junit import write as write_junit
         from specedge.gates.junit import xml
 
@@ -104,5 +103,12 @@ def command(
 
         write(html, render_verified(verified))
         click.echo(f"report: {html}", err=True)
+    if as_json:
+        click.echo(json.dumps(verified.to_dict(), ensure_ascii=False))
+    else:
+        print_tables(verify_tables(verified))
+        print_sentences(verdict_lines(verified))
+    if verified.interrupted:
+        raise click.exceptions.Exit(130)
     if not verified.passed:
         raise click.exceptions.Exit(1)

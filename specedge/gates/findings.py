@@ -86,6 +86,7 @@ class Verified:
         gates: in the order they ran.
         left_out: gates that the caller did not ask for.
         notes: over all gates.
+        interrupted: gates that were asked for and not run to their end, for Ctrl-C.
     """
 
     bundle: str
@@ -96,11 +97,13 @@ class Verified:
     gates: Sequence[Gate]
     left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
+    interrupted: Sequence[str] = ()
 
     @property
     def passed(self) -> bool:
         """Every gate that was asked for has passed, and there was one."""
-        return bool(self.gates) and all(gate.outcome == "passed" for gate in self.gates)
+        ran = bool(self.gates) and not self.interrupted
+        return ran and all(gate.outcome == "passed" for gate in self.gates)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, nested; outcomes are written out."""

@@ -15,6 +15,8 @@ def final(verified: Verified) -> str:
     parts = [f"{listed(failed)} failed"] if failed else []
     if skipped:
         parts.append(f"{listed(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped")
+    if verified.interrupted:
+        parts.append(f"interrupted before {listed(list(verified.interrupted))} had ended")
     if parts:
         return f"no go: {', '.join(parts)}"
     said = f"go: {counted(len(verified.gates), 'gate')} passed"
