@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -78,6 +81,32 @@ def test_a_gate_that_breaks_fails_and_the_others_still_run(bundle, gates):
     assert broken.cases[0].said == "target: it broke"
 
 
+def test_an_error_of_any_kind_fails_its_gate_alone(bundle, gates):
+    gates["quality"] = RuntimeError("the tokenizers\nlibrary broke")
+    verified = verify(bundle)
+    assert [gate.outcome for gate in verified.gates].count("passed") == len(verifying.GATES) - 1
+    (case,) = verified.gates[3].cases
+    assert (case.outcome, case.said) == ("failed", "RuntimeError: the tokenizers library broke")
+
+
+def test_ctrl_c_keeps_the_gates_that_have_ended_and_is_no_go(said, bundle, gates, tmp_path):
+    gates["quality"] = KeyboardInterrupt()
+    junit = tmp_path / "v.xml"
+    code, out, _ = said("verify", bundle, "--engine", "fake", "--junit", junit)
+    assert code == 130
+    assert out.splitlines()[-1] == (
+        "no go: interrupted before quality, structured and limits had ended"
+    )
+    assert len(ET.parse(junit).findall("testsuite")) == 3
+    code, out, _ = said("verify", bundle, "--engine", "fake", "--json")
+    assert code == 130
+    found = json.loads(out)
+    assert found["interrupted"] == ["quality", "structured", "limits"]
+    assert found["passed"] is False
+    gates["compatibility"] = KeyboardInterrupt()
+    assert said("verify", bundle, "--engine", "fake")[:2] == (130, "")
+
+
 def test_one_failed_gate_is_no_go(bundle, gates):
     gates["limits"] = FAILED
     assert not verify(bundle).passed
@@ -102,6 +131,7 @@ def test_gates_are_chosen_by_name(bundle, gates):
         ({"without": list(verifying.GATES)}, "none is left to run"),
         ({"per_class": 0}, "per-class: expected 1 or more, found 0"),
         ({"max_tokens": -1}, "max-tokens: expected 1 or more, found -1"),
+        ({"max_tokens": 9, "gates": ["limits"]}, "max-tokens: is for the gate greedy"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_a_bundle_is_opened(tmp_path, options, said):
@@ -161,6 +191,30 @@ def test_a_place_that_cannot_be_written_is_found_before_anything_runs(
     code, out, err = said("verify", bundle, "--engine", "fake", "--html", tmp_path / "no" / "x")
     assert (code, out) == (1, "")
     assert err.startswith("error: ")
+    assert not gates["given"]
+
+
+@pytest.mark.parametrize("stdout", ["closed", "full", "nobody reads"])
+def test_files_are_written_though_stdout_cannot_be(bundle, tmp_path, stdout):
+    junit, html = tmp_path / "v.xml", tmp_path / "v.html"
+    program = "from specedge.cli import main; main()"
+    command = [sys.executable, "-c", program, "verify", bundle, "--engine", "fake"]
+    command += ["--gate", "compatibility", "--junit", junit, "--html", html]
+    line = shlex.join(map(str, command))
+    how = {"closed": ">&-", "full": ">/dev/full", "nobody reads": "| true"}[stdout]
+    script = ["bash", "-c", f"set -o pipefail; {line} {how}"]
+    ran = subprocess.run(script, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert ran.returncode == {"closed": 0, "full": 1, "nobody reads": 141}[stdout]
+    assert ("No space left on device" in ran.stderr) == (stdout == "full")
+    assert junit.exists()
+    assert html.exists()
+
+
+def test_two_reports_do_not_share_a_file(said, bundle, gates, tmp_path):
+    one, same = tmp_path / "v", tmp_path / "." / "v"
+    code, _, err = said("verify", bundle, "--engine", "fake", "--junit", one, "--html", same)
+    assert code == 1
+    assert "junit, html: both are" in err
     assert not gates["given"]
 
 
