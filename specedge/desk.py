@@ -1,5 +1,7 @@
 """One loaded bundle whose requests are decoded in several ways: plainly, adaptively, fixed.
 
+Somebody can draft, one token at least: a bundle where nobody can has nothing to compare.
+
 Engines, weights and KV slots are shared; only who drafts changes from request to request. Two
 loaded models in one process would disturb each other: the threads of one spin for a while after
 its answer.
@@ -20,7 +22,7 @@ from specedge.engines.base import Engine
 from specedge.errors import OptionError
 from specedge.generation import Generation
 from specedge.knowledge import Knowledge
-from specedge.load_options import checked_context, usable_proposers
+from specedge.load_options import checked_context, checked_proposers, usable_proposers
 from specedge.loading import load
 from specedge.model import Model
 from specedge.opening import Opener
@@ -71,7 +73,7 @@ class Desk:
     Raises:
         BundleError, EngineError, MemoryBudgetError: see `specedge.load`. Nothing is left out for
             want of memory: what is to be judged must be there.
-        OptionError: an argument is out of range, or the bundle has no room for a draft.
+        OptionError: an argument is out of range, or nobody can draft.
     """
 
     def __init__(
@@ -90,14 +92,31 @@ class Desk:
         manifest = self.bundle.manifest
         rows = checked_context(context, manifest)
         self._opener = Opener(self.bundle, engine, threads, rows, exact)
-        self.longest = max(0, min(manifest.target.max_verify, rows) - 1)
+        self.longest = min(manifest.target.max_verify, rows) - 1
+        if proposers is not None:
+            names = checked_proposers(proposers)
+        else:
+            names = usable_proposers(manifest)
+        if not self.longest:
+            widest = manifest.target.max_verify
+            raise OptionError(
+                f"{path}: a call verifies 1 token at most (max_verify {widest}, context {rows}), so "
+                "nobody can draft and there is nothing to compare; choose a larger context, or "
+                "export with a larger export.max_verify"
+            )
+        if not usable_proposers(manifest, names):
+            asked = ", ".join(names) or "none"
+            raise OptionError(
+                f"{path}: of the proposers asked for ({asked}) this bundle can run none, so there "
+                "is nothing to compare; name ngram, or export with a draft model"
+            )
         self.model: Model = load(
             path,
             engine=engine,
             threads=threads,
             speculation="on",
             draft_length=self.longest,
-            proposers=usable_proposers(manifest) if proposers is None else proposers,
+            proposers=names,
             context=rows,
             exact=exact,
             memory=memory,
@@ -149,8 +168,7 @@ class Desk:
         for name in way.proposers:
             if name not in self._proposers:
                 raise OptionError(
-                    f"{way.name}: no proposer {name!r} here; there are "
-                    f"{', '.join(self._proposers) or 'none'}"
+                    f"{way.name}: no proposer {name!r} here; there are {', '.join(self._proposers)}"
                 )
         if way.mode == "auto":
             return self._adaptive(way.proposers or self.proposers)

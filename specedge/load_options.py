@@ -76,7 +76,7 @@ def _somebody_drafts(
             f"{manifest.target.max_verify}, context {context}), which leaves no room for a draft; "
             'use "auto", or export with a larger export.max_verify and context'
         )
-    usable = _usable(proposers, manifest)
+    usable = usable_proposers(manifest, proposers)
     if length == 0 or not usable:
         raise OptionError(
             f'speculation "on": draft_length is {length} and of the proposers asked for '
@@ -86,13 +86,9 @@ def _somebody_drafts(
         )
 
 
-def _usable(names: Sequence[str], manifest: Manifest) -> list[str]:
+def usable_proposers(manifest: Manifest, names: Sequence[str] = PROPOSERS) -> list[str]:
+    """Those of them that a bundle can run."""
     return [name for name in names if name != "draft" or manifest.draft is not None]
-
-
-def usable_proposers(manifest: Manifest) -> list[str]:
-    """All that a bundle can run."""
-    return _usable(PROPOSERS, manifest)
 
 
 def _mode(asked: str | None, default: Mode) -> Mode:

@@ -267,12 +267,6 @@ class TestNothingToSay:
         assert few.outcome == "skipped"
         assert "too few" in few.said
 
-    def test_nobody_drafts(self, desk, monkeypatch):
-        monkeypatch.setattr(Desk, "proposers", property(lambda self: ()))
-        gate = run(desk)
-        assert gate.outcome == "skipped"
-        assert gate.said == "nobody drafts in this bundle"
-
     def test_the_plain_fake_engine_passes(self, tmp_path):
         with Desk(write_bundle(tmp_path, draft=True), engine="fake") as desk:
             gate = run(desk, [Asked("chat 1", "chat", "hello world")], rounds=100)

@@ -52,11 +52,11 @@ def check(
     """
     began = perf_counter()
     report("plain answers", 0.0)
-    looked = look(desk, prompts, texts_looked_at) if desk.proposers else []
+    looked = look(desk, prompts, texts_looked_at)
     settings, spoken = _drawn(desk, looked, rounds, report)
     report("coupled: plain answers", 0.7)
     trials = coupled.trials(desk, prompts, SEED, coupled_texts, coupled_tokens)
-    ways = [way for way in desk.ways(coupled.KS) if way != PLAIN] if desk.proposers else []
+    ways = [way for way in desk.ways(coupled.KS) if way != PLAIN]
     compared = {way: coupled.Compared() for way in ways}
     for number, trial in enumerate(trials):  # ways inside: the prompt stays in the KV
         report(f"coupled: {trial.asked.name}", 0.75 + 0.25 * number / len(trials))
@@ -69,8 +69,6 @@ def check(
         *(case(desk, each, alarm) for each in settings),
         *(coupled.case(desk, way, found) for way, found in compared.items()),
     ]
-    if not cases:
-        cases = [Case("proposers", "skipped", "nobody drafts in this bundle")]
     return _gate(cases, alarm, perf_counter() - began)
 
 

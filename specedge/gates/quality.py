@@ -88,7 +88,7 @@ def check(
 def default_ways(desk: Desk) -> list[Way]:
     """ "auto", and every proposer with a fixed draft length."""
     k = min(FIXED_K, desk.longest)
-    return [AUTO, *(Way("on", (name,), k) for name in desk.proposers if k)]
+    return [AUTO, *(Way("on", (name,), k) for name in desk.proposers)]
 
 
 def _able(desk: Desk, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:

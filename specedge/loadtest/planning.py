@@ -207,13 +207,8 @@ def ways(desk: Desk, settings: Settings) -> list[Way]:
     """Plain, auto, and each proposer with each fixed draft length.
 
     Raises:
-        OptionError: the bundle can draft nothing, or a draft length is out of range.
+        OptionError: a proposer is not open, or a draft length is out of range.
     """
-    if not desk.proposers or not desk.longest:
-        raise OptionError(
-            f"{desk.bundle.manifest.name}: nobody can draft here, so there is nothing to compare; "
-            "export with speculation.proposers and a larger export.max_verify"
-        )
     own = min(desk.bundle.manifest.speculation.draft_length, desk.longest)
     ks = ([own] if own else []) if settings.ks is None else settings.ks
     names = desk.proposers if settings.proposers is None else settings.proposers
