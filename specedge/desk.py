@@ -100,8 +100,8 @@ class Desk:
         if not self.longest:
             widest = manifest.target.max_verify
             raise OptionError(
-                f"{path}: a call verifies 1 token at most (max_verify {widest}, context {rows}), so "
-                "nobody can draft and there is nothing to compare; choose a larger context, or "
+                f"{path}: a call verifies 1 token at most (max_verify {widest}, context {rows}), "
+                "so nobody can draft and there is nothing to compare; choose a larger context, or "
                 "export with a larger export.max_verify"
             )
         if not usable_proposers(manifest, names):
