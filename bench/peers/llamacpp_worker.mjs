@@ -7,7 +7,7 @@
 // "draft" takes "k" and "draft", another GGUF.
 
 import {readFileSync} from "node:fs";
-import {createRequire} from "node:module";
+import {createRequire, register} from "node:module";
 import {basename, join} from "node:path";
 import {createInterface} from "node:readline";
 import {pathToFileURL} from "node:url";
@@ -15,6 +15,25 @@ import {pathToFileURL} from "node:url";
 const given = JSON.parse(process.argv[2]);
 const require = createRequire(join(given.modules, "package.json"));
 const entry = require.resolve("node-llama-cpp");
+
+// node-llama-cpp 3.21.1 checks a drafted token against `validatedTokens`, which it never fills, so
+// that it accepts one a round at most. llama.cpp itself does not: the missing line is put in as the
+// file is loaded, unless the version no longer has the gap.
+const COUNTED = "this._validatedTokenPredictions++;";
+const FILLED = "validatedTokens.push([evalTokens[i], resultToken]);";
+const evaluator = readFileSync(join(entry, "../evaluator/LlamaContext/LlamaContext.js"), "utf8");
+const mended = given.mode !== "plain" && evaluator.includes(COUNTED) && !evaluator.includes("validatedTokens.push(");
+if (mended) {
+    const hook = `export async function load(url, context, next) {
+        const loaded = await next(url, context);
+        if (!url.endsWith("/LlamaContext.js"))
+            return loaded;
+        const source = loaded.source.toString().replace("${COUNTED}", "${FILLED} ${COUNTED}");
+        return {...loaded, source};
+    }`;
+    register("data:text/javascript," + encodeURIComponent(hook));
+}
+
 const {getLlama, DraftSequenceTokenPredictor, InputLookupTokenPredictor} = await import(pathToFileURL(entry));
 const version = JSON.parse(readFileSync(join(entry, "../../package.json"), "utf8")).version;
 
@@ -35,7 +54,9 @@ if (given.mode === "lookup")
     tokenPredictor = new InputLookupTokenPredictor({predictionLength: {max: given.k}});
 if (given.mode === "draft") {
     draftSequence = (await openContext(given.draft)).getSequence();
-    tokenPredictor = new DraftSequenceTokenPredictor(draftSequence, {maxTokens: given.k});
+    // minTokens 0, its default, drafts beside the target's own call and is never done in time on so
+    // few processors. With K it waits, unless the draft is less sure of a token than its default.
+    tokenPredictor = new DraftSequenceTokenPredictor(draftSequence, {minTokens: given.k, maxTokens: given.k});
 }
 const sequence = context.getSequence({tokenPredictor});
 
@@ -99,9 +120,10 @@ function say(object) {
 
 const variant = readFileSync("/proc/self/maps", "utf8").match(/libggml-cpu-(\w+)\.so/)?.[1] ?? "unknown";
 const release = llama.llamaCppRelease.release;
+const how = mended ? " with its acceptance mended" : "";
 const files = basename(given.model) + (given.draft == null ? "" : `, draft ${basename(given.draft)}`);
 say({
-    ready: `llama.cpp ${release} (node-llama-cpp ${version}), cpu (${variant}), ${given.threads} threads, ${files}`
+    ready: `llama.cpp ${release} (node-llama-cpp ${version}${how}), cpu (${variant}), ${given.threads} threads, ${files}`
 });
 for await (const line of createInterface({input: process.stdin})) {
     const request = JSON.parse(line);
