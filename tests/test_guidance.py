@@ -175,13 +175,17 @@ def test_an_output_that_is_shorter_than_before_begins_anew(guidance):
         ("json_schema", '{"$ref": "#"}', "no output can begin like this"),
         ("regex", "[^\\x00-\\U0010FFFF]", "no output can begin like this"),
         ("grammar", 'start: start "a"', "no output can begin like this"),
+        ("regex", "a{1000000}", "no output can go on like this"),
+        ("grammar", "start: x\nx[max_tokens=3]: /[a-z]+/", "drafts cannot be taken back from it"),
+        ("grammar", 'start: x\nx[stop="b"]: /[a-z]+/', "drafts cannot be taken back from it"),
+        ("regex", "\x1b[31m(", r"\\x1b"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_in_one_line(guidance, kind, text, said):
     with pytest.raises(OptionError, match=said) as caught:
         guidance.check(Grammar(kind, text))
     assert str(caught.value).startswith(f"{kind}: ")
-    assert "\n" not in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("inner", [INNER, tiny.space_tokenizer(strip=False)], ids=["byte", "space"])
@@ -202,18 +206,11 @@ def test_text_that_spells_a_special_token_is_written_as_text(inner, text):
         assert said == (text if grammar.kind == "regex" else json.dumps(text))
 
 
-@pytest.mark.parametrize("text", ["a{1000000}", "(a{1000}){1000}"])
-def test_what_cannot_be_followed_any_further_says_so_in_a_few_words(guidance, text):
-    constraint = guidance.constraint(Grammar("regex", text))
-    a = INNER.encode("a").ids[0]
-
-    def follow() -> None:
-        for n in range(1000):
-            constraint.sync(np.full(n, a))
-            constraint.forced(4)
-
+def test_what_cannot_be_followed_any_further_says_so_in_a_few_words(guidance):
+    constraint = guidance.constraint(Grammar("regex", "a|ba{1000000}"))
+    output = np.array(INNER.encode("ba").ids)
     with pytest.raises(SamplingError, match="regex: it cannot be followed any further: ") as caught:
-        follow()
+        constraint.sync(output)
     assert len(str(caught.value)) < 150
     assert "<" not in str(caught.value)
 

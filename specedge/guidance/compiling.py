@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from specedge.errors import OptionError
 from specedge.guidance.constraint import GrammarConstraint, one_line, trouble
 from specedge.guidance.grammar import Grammar
@@ -96,14 +98,25 @@ class Guidance:
         matcher = self._matcher(self._tokenizer, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise OptionError(f"{grammar.kind}: {one_line(matcher.get_error())}")
-        first = matcher.deep_copy()
-        first.compute_bitmask()
-        if first.is_error():
-            raise OptionError(f"{grammar.kind}: no output can begin like this: {trouble(first)}")
+        self._try(matcher.deep_copy(), grammar.kind)
         self._compiled[grammar] = matcher
         while len(self._compiled) > KEPT:
             self._compiled.popitem(last=False)
         return matcher
+
+    def _try(self, matcher: Any, kind: str) -> None:
+        """What the first token will need, so that it is refused now and not in the middle."""
+        packed = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        if matcher.is_error():
+            raise OptionError(f"{kind}: no output can begin like this: {trouble(matcher)}")
+        allowed = np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
+        token = next((id_ for id_ in allowed if id_ not in self._ends), None)
+        if token is None:
+            return
+        if not matcher.consume_token(token):
+            raise OptionError(f"{kind}: no output can go on like this: {trouble(matcher)}")
+        if not matcher.rollback(1):
+            raise OptionError(f"{kind}: drafts cannot be taken back from it: {trouble(matcher)}")
 
     def _source(self, grammar: Grammar) -> str:
         made: str

@@ -141,6 +141,7 @@ def trouble(matcher: Any) -> str:
 
 
 def one_line(said: object) -> str:
-    """Its beginning."""
+    """Its beginning; what moves a terminal's cursor or colours it is written out."""
     text = " ".join(str(said).split())
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
