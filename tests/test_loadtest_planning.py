@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 import pytest
@@ -84,6 +85,12 @@ def test_a_trace_of_times_asks_the_prompts_in_turn(desk, tmp_path):
     found = planned(desk, trace=tmp_path / "t", prompts=prompts, requests=3)
     assert [job.asked.name for job in found.plan.jobs] == ["user 1", "user 2", "user 1"]
     assert found.plan.loads[0].times_s == (0.0, 1.0, 2.0)
+    prompts_from, times_from = asking(Settings(trace=tmp_path / "t", prompts=prompts)).source.split(
+        "; "
+    )
+    assert prompts_from == asking(Settings(prompts=prompts)).source
+    digest = hashlib.sha256(b"0\n1\n2\n3\n").hexdigest()
+    assert times_from == f"times of the trace t, sha256 {digest[:12]}"
     with pytest.raises(BenchError, match=r"requests: the trace .* has 4, found 5"):
         planned(desk, trace=tmp_path / "t", prompts=prompts, requests=5)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,9 +17,10 @@ from specedge.limits import MAX_SEED
 from specedge.loadtest.arrivals import MAX_REQUESTS, Arrivals, closed, poisson, recorded
 from specedge.loadtest.running import Plan
 from specedge.loadtest.serving import Job
-from specedge.loadtest.trace import Traced, read_trace
+from specedge.loadtest.trace import Traced, parsed_trace
 from specedge.options import GenerationOptions
 from specedge.workloads import Workload, builtin, read
+from specedge.workloads.reading import file_bytes
 
 MAX_REPEATS = 1000
 _ON_THE_LINE = {"prompts": "prompts", "classes": "class", "per_class": "per-class"}
@@ -118,7 +120,7 @@ def asking(settings: Settings) -> Asking:
         closed(clients, 1)
     for rate in settings.rates:
         poisson(rate, 1)
-    trace = () if settings.trace is None else read_trace(settings.trace)
+    trace, times = _trace(settings.trace)
     if trace and (settings.requests or 0) > len(trace):
         raise BenchError(
             f"requests: the trace {settings.trace} has {len(trace)}, found {settings.requests}; "
@@ -135,10 +137,20 @@ def asking(settings: Settings) -> Asking:
                     f"{_ON_THE_LINE[name]}: not asked for, every request of the trace "
                     f"{settings.trace} has a prompt of its own; leave one of the two out"
                 )
-        return Asking(settings, (), trace, f"the trace {settings.trace.name}")
+        return Asking(settings, (), trace, times)
     workloads = builtin() if settings.prompts is None else read(settings.prompts)
     chosen = _of_classes(workloads, settings.classes)
-    return Asking(settings, chosen, trace, chosen[0].source)
+    sources = [chosen[0].source, f"times of {times}"] if trace else [chosen[0].source]
+    return Asking(settings, chosen, trace, "; ".join(sources))
+
+
+def _trace(path: Path | None) -> tuple[tuple[Traced, ...], str]:
+    """Its requests, and what it is called in results: two of a name may differ."""
+    if path is None:
+        return (), ""
+    raw = file_bytes(path)
+    digest = hashlib.sha256(raw).hexdigest()[:12]
+    return parsed_trace(raw, path), f"the trace {path.name}, sha256 {digest}"
 
 
 def _within(name: str, value: int | None, least: int, most: int | None = None) -> None:

@@ -39,16 +39,21 @@ class Traced:
 
 
 def read_trace(path: Path) -> tuple[Traced, ...]:
-    """The requests of a trace, as they came.
+    """`parsed_trace` of a file. Raises PromptError, too: the file cannot be read."""
+    return parsed_trace(file_bytes(path), path)
+
+
+def parsed_trace(raw: bytes, path: Path) -> tuple[Traced, ...]:
+    """The requests of a trace, as they came; `path` names it in errors.
 
     Raises:
         BenchError: the trace is empty, a time is missing, not a number or before the one above
             it, or an output limit is no whole number of 1 or more; names the line.
-        PromptError: the file cannot be read, or a line holds a prompt that is none, or is neither
+        PromptError: a line holds a prompt that is none, or is neither
             a number nor an object.
     """
     found: list[tuple[int, Traced]] = []
-    for number, line in enumerate(file_bytes(path).split(b"\n"), start=1):
+    for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
         traced = _traced(line, f"{path}, line {number}", f"{path.name}, line {number}")
