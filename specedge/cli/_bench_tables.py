@@ -10,13 +10,22 @@ from collections.abc import Callable, Iterable, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from specedge.cli._tables import narrow
 from specedge.loadtest import differences, sentences
 from specedge.loadtest.comparing import Change, Comparison
 from specedge.loadtest.judging import Verdict
 from specedge.loadtest.quantiles import Quantiles
 from specedge.loadtest.summary import Cell, Summary
 from specedge.probe.findings import Estimate
-from specedge.report.words import NOTHING, counted, seconds, share, three_digits, times
+from specedge.report.words import (
+    NOTHING,
+    counted,
+    narrow_interval,
+    seconds,
+    share,
+    three_digits,
+    times,
+)
 
 _STYLES = {"faster": "green", "slower": "red"}
 _SHORT: dict[Verdict, str] = {
@@ -120,8 +129,8 @@ def _speed(load: str, cells: Sequence[Cell]) -> Table:
             Text(cell.way),
             Text(str(cell.served)),
             Text(str(cell.failures), style="red" if cell.failures else ""),
-            Text(_number(cell.tokens_per_second)),
-            Text(_number(cell.requests_per_second)),
+            Text(three_digits(cell.tokens_per_second)),
+            Text(three_digits(cell.requests_per_second)),
             Text(NOTHING if cell.busy is None else share(cell.busy)),
             Text(f"{cell.peak_rss_bytes / 1e6:.0f}" if cell.peak_rss_bytes else NOTHING),
         )
@@ -236,22 +245,12 @@ def _seconds(ms: float) -> str:
     return seconds(ms / 1e3).removesuffix(" s") if ms >= 9950 else f"{ms / 1e3:.2f}"
 
 
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else three_digits(value)
-
-
 def _gain(estimate: Estimate | None) -> Text:
-    """ "1.16x 1.10..1.22": narrower than in a sentence."""
-    if estimate is None:
-        return Text(NOTHING)
-    if estimate.low is None or estimate.high is None:
-        return Text(times(estimate.gain))
-    return Text(f"{times(estimate.gain)} {estimate.low:.2f}..{estimate.high:.2f}")
+    return Text(narrow_interval(estimate))
 
 
 def _table(title: str, first: str) -> Table:
-    line = Text(title, no_wrap=True, overflow="ignore")  # else it is folded at the table's width
-    table = Table(title=line, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = narrow(title)
     table.add_column(first, overflow="fold")
     return table
 

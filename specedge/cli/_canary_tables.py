@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from specedge.canary.deciding import LOOKS, estimate
 from specedge.canary.record import Comparison, Evidence, Record
-from specedge.cli._tables import print_sentences, print_tables
+from specedge.cli._tables import pairs, print_sentences, print_tables
 from specedge.report.words import NOTHING, counted, interval, moment, share, three_digits, times
 
 _STYLES = {"mismatch": "bold red", "near-tie": "yellow"}
@@ -61,7 +61,7 @@ def _overview(path: Path, record: Record, differs: Sequence[str]) -> Table:
     ]
     if totals.failures:
         rows.append(("failures", f"{totals.failures}, the last: {record.last_failure}"))
-    return _pairs("", rows)
+    return pairs("", rows)
 
 
 def _speed(record: Record) -> str:
@@ -93,8 +93,8 @@ def _comparisons(last: Sequence[Comparison]) -> Table:
             Text(moment(each.at)),
             Text(each.tokens, style=_STYLES.get(each.tokens, "")),
             Text(str(each.generated)),
-            Text(NOTHING if each.plain_ms is None else three_digits(each.plain_ms)),
-            Text(NOTHING if each.spec_ms is None else three_digits(each.spec_ms)),
+            Text(three_digits(each.plain_ms)),
+            Text(three_digits(each.spec_ms)),
             Text(_gain(each)),
             Text(NOTHING if rate is None else share(rate)),
             Text(", ".join(each.proposers) or "nobody drafted"),
@@ -122,7 +122,7 @@ def _evidence(number: int, each: Evidence) -> Table:
         ("prompt", f"{len(each.prompt_ids)} tokens; --json has their ids, and both outputs"),
         ("options", options),
     ]
-    return _pairs(f"evidence {number}", rows)
+    return pairs(f"evidence {number}", rows)
 
 
 def _token(token: int | None, text: str, n: int) -> str:
@@ -132,14 +132,3 @@ def _token(token: int | None, text: str, n: int) -> str:
 
 def _amount(logits: float | None) -> str:
     return "not measured" if logits is None else f"{logits:.3g}"
-
-
-def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    table = Table(
-        title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False
-    )
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
-    return table

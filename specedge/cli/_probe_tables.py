@@ -5,11 +5,12 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
+from specedge.cli._tables import narrow
 from specedge.probe.curves import CostCurves, Curve, Point
-from specedge.probe.findings import Estimate, Finding, Findings
+from specedge.probe.findings import Finding, Findings
 from specedge.report.summary import FEW_PASSES as FEW_PASSES
 from specedge.report.summary import leading, reservations, standings
-from specedge.report.words import NOTHING, joules, share, three_digits, times
+from specedge.report.words import NOTHING, joules, narrow_interval, share, three_digits, times
 
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
 _STYLES = {"pays": "green", "does not pay": "red", "open": "yellow"}
@@ -66,24 +67,15 @@ def _decision(finding: Finding) -> list[Text]:
         Text(finding.proposer),
         Text(str(finding.best_k)),
         Text(times(best.estimate.gain) if best else NOTHING),
-        Text(_measured(measured) if measured else NOTHING),
+        Text(narrow_interval(measured)),
         Text(share(best.acceptance_rate) if best else NOTHING),
         Text(f"{best.acceptance_length:.2f}" if best else NOTHING),
         Text(finding.verdict, style=_STYLES[finding.verdict]),
     ]
 
 
-def _measured(estimate: Estimate) -> str:
-    """ "1.16x 1.10..1.22": narrower than in a sentence."""
-    if estimate.low is None or estimate.high is None:
-        return times(estimate.gain)
-    return f"{times(estimate.gain)} {estimate.low:.2f}..{estimate.high:.2f}"
-
-
 def _table(title: str, first: str) -> Table:
-    """Narrow enough for a terminal of 80 columns."""
-    line = Text(title, no_wrap=True, overflow="ignore")  # else it is folded at the table's width
-    table = Table(title=line, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = narrow(title)
     table.add_column(first, justify="right")
     return table
 

@@ -56,8 +56,17 @@ def _print(console: Console, tables: Iterable[Table]) -> None:
         console.print(table)
 
 
-def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+def narrow(title: str) -> Table:
+    """An empty table for a terminal of 80 columns, its title on one line."""
+    line = Text(title, no_wrap=True, overflow="ignore")  # else it is folded at the table's width
+    return Table(title=line, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and what they are; `title` may be empty."""
+    table = Table(
+        title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False
+    )
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
@@ -96,7 +105,7 @@ def memory_table(manifest: Manifest) -> Table:
     rows = [(name, format_size(size)) for name, size in parts if size]
     if plan.budget is not None:
         rows.append(("budget", format_size(plan.budget)))
-    return _pairs("memory plan", rows)
+    return pairs("memory plan", rows)
 
 
 def bundle_tables(bundle: Bundle) -> list[Table]:
@@ -107,7 +116,7 @@ def bundle_tables(bundle: Bundle) -> list[Table]:
         tables.append(_pairing(manifest))
     tables += [memory_table(manifest), _defaults(manifest), _files(manifest)]
     if manifest.notes:
-        tables.append(_pairs("notes", [("-", note) for note in manifest.notes]))
+        tables.append(pairs("notes", [("-", note) for note in manifest.notes]))
     return tables
 
 
@@ -126,7 +135,7 @@ def _overview(bundle: Bundle) -> Table:
         ("vocabulary", tokenizer.vocabulary_hash),
         ("bundle hash", bundle.hash),
     ]
-    return _pairs(manifest.name, rows)
+    return pairs(manifest.name, rows)
 
 
 def _graphs(manifest: Manifest) -> Table:
@@ -184,7 +193,7 @@ def _pairing(manifest: Manifest) -> Table:
     ]
     if proof.first_difference is not None:
         rows.insert(1, ("first difference", f"id {proof.first_difference}"))
-    return _pairs("pairing", rows)
+    return pairs("pairing", rows)
 
 
 def _defaults(manifest: Manifest) -> Table:
@@ -202,7 +211,7 @@ def _defaults(manifest: Manifest) -> Table:
             if name in ("temperature", "max_tokens") or value != getattr(neutral, name)
         ),
     ]
-    return _pairs("defaults", rows)
+    return pairs("defaults", rows)
 
 
 def _files(manifest: Manifest) -> Table:

@@ -37,7 +37,7 @@ def speeds(load: str, cells: Sequence[Cell]) -> Markup:
                 interval(against.e2e if against else None),
                 interval(against.decode if against else None),
                 interval(against.ttft if against else None),
-                _number(cell.tokens_per_second),
+                three_digits(cell.tokens_per_second),
             ]
         )
     return table(heads, rows, f"{load}: speed over plain decoding")
@@ -58,8 +58,8 @@ def throughput(load: str, cells: Sequence[Cell]) -> Markup:
     rows: list[list[Child]] = [
         [
             cell.way,
-            _number(cell.tokens_per_second),
-            _number(cell.requests_per_second),
+            three_digits(cell.tokens_per_second),
+            three_digits(cell.requests_per_second),
             NOTHING if cell.busy is None else share(cell.busy),
             share(cell.queued_share),
             str(cell.served),
@@ -199,7 +199,7 @@ def _of_class(cell: Cell) -> list[str]:
         str(cell.prompts),
         str(cell.tokens),
         interval(cell.against.judged if cell.against else None),
-        _number(cell.pace_ms),
+        three_digits(cell.pace_ms),
         _one(cell.ttft, lambda found: found.p50),
         _one(cell.e2e, lambda found: found.p50),
         NOTHING if rate is None else share(rate),
@@ -229,7 +229,3 @@ def _quantiles(found: Quantiles | None) -> list[str]:
 
 def _one(found: Quantiles | None, of: Callable[[Quantiles], float]) -> str:
     return NOTHING if found is None else three_digits(of(found))
-
-
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else three_digits(value)

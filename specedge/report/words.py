@@ -9,8 +9,10 @@ from specedge.probe.findings import Estimate
 NOTHING = "–"
 
 
-def three_digits(ms: float) -> str:
-    """Milliseconds; more digits would be noise."""
+def three_digits(ms: float | None) -> str:
+    """Milliseconds, or another amount; more digits would be noise."""
+    if ms is None:
+        return NOTHING
     return f"{ms:.0f}" if ms >= 99.95 else f"{ms:.1f}" if ms >= 9.995 else f"{ms:.2f}"
 
 
@@ -42,6 +44,12 @@ def parted(estimate: Estimate | None) -> tuple[str, str]:
     """As `interval`, the gain apart from its range: ("1.16x", "1.10 to 1.22")."""
     gain, _, ends = interval(estimate).partition(" (")
     return gain, ends.rstrip(")")
+
+
+def narrow_interval(estimate: Estimate | None) -> str:
+    """ "1.16x 1.10..1.22": as `interval`, for a table in a terminal."""
+    gain, ends = parted(estimate)
+    return f"{gain} {ends.replace(' to ', '..')}".rstrip()
 
 
 def joules(amount: float) -> str:
