@@ -14,6 +14,7 @@
     ├── PromptError            a prompt that is empty, too long or not text
     ├── OptionError            a generation option that cannot be honoured
     ├── SamplingError          logits that no token can be drawn from
+    │   └── DeadEndError       the options leave none
     ├── BusyError              the model is already generating
     └── ProposerError          a proposer failed while speculation was forced on
 
@@ -78,6 +79,11 @@ class OptionError(SpecedgeError):
 
 class SamplingError(SpecedgeError):
     """Logits are not finite, or nothing is left to draw a token from."""
+
+
+class DeadEndError(SamplingError):
+    """What a request asks for leaves no token to draw: banned ones, say, where a grammar allows no
+    other. A draft ends there; the output cannot."""
 
 
 class BusyError(SpecedgeError):

@@ -14,7 +14,7 @@ from constrained import Tabled
 from specedge.controller import Controller
 from specedge.desk import Desk
 from specedge.engines.fake import FakeEngine, fake_spec
-from specedge.errors import OptionError, SamplingError
+from specedge.errors import DeadEndError, OptionError, SamplingError
 from specedge.guidance.drafting import GRAMMAR
 from specedge.loop import decode
 from specedge.metrics import Metrics
@@ -272,6 +272,32 @@ def test_constrained_tokens_follow_the_constrained_law_of_the_target(case):
 def test_a_mask_that_does_not_follow_drafted_tokens_is_caught(case):
     law = constrained_outcomes(case)
     assert not follows(law, Constrained(case, seed=9, careless=True).counts(1_000))
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "block", "coupled"])
+def test_a_draft_ends_where_nothing_can_follow_it(desk, acceptance):
+    """Behind a c, the form and the ban together leave nothing: a draft may try it and the target
+    need not."""
+    banned = [desk.model.encode(letter)[0].item() for letter in "xy"]
+    ended = 0
+    for seed in range(30):
+        for way in desk.ways((3, 7)):
+            try:
+                result = desk.ask(
+                    way,
+                    "hello",
+                    regex="([ab]|c[xy]q){3}",
+                    banned_tokens=banned,
+                    seed=seed,
+                    temperature=1.0,
+                    acceptance=acceptance,
+                )
+            except DeadEndError:  # the target's own; of a draft it would be a ProposerError
+                pass
+            else:
+                ended += 1
+                assert result.speculation.failures == 0
+    assert ended > 20
 
 
 class Wrong:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from specedge.contract import Ids
 from specedge.engines.base import Engine, Scored, Slot, prefill
+from specedge.errors import DeadEndError
 from specedge.proposers.base import NO_DRAFT, Draft
 from specedge.sampling.law import Law
 from specedge.sampling.sampler import GREEDY, Sampler
@@ -97,17 +100,19 @@ class DraftModelProposer:
         run_ms = scored.run_ms
         choose, drafted = self._sampler.choose, self._drafted
         laws: list[Law | None] = []
-        token, law = choose(scored, drafted[:0])
-        drafted[0] = token
-        laws.append(law)
-        length = 1
-        while length < limit and token not in seq.eos_ids:
-            scored = self._feed(drafted[length - 1 : length], n + length - 1)
-            run_ms += scored.run_ms
-            token, law = choose(scored, drafted[:length])
-            drafted[length] = token
-            laws.append(law)
-            length += 1
+        length = 0
+        with suppress(DeadEndError):  # the target may go another way, or says what is wrong
+            while True:
+                token, law = choose(scored, drafted[:length])
+                drafted[length] = token
+                laws.append(law)
+                length += 1
+                if length == limit or token in seq.eos_ids:
+                    break
+                scored = self._feed(drafted[length - 1 : length], n + length - 1)
+                run_ms += scored.run_ms
+        if not length:
+            return NO_DRAFT
         q = tuple(law for law in laws if law is not None)
         return Draft(drafted[:length], self.name, run_ms, q or None)
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 import numpy as np
 
 from specedge.contract import Ids, Logits
-from specedge.errors import SamplingError
+from specedge.errors import DeadEndError, SamplingError
 from specedge.sampling.constraint import Constraint, Mask
 from specedge.sampling.history import History
 from specedge.sampling.law import Law
@@ -169,7 +169,8 @@ class Pipeline:
         place = f"{layer}logits of the {where} at position {position}"
         if value == -math.inf:
             remedy = "leave one allowed" if layer else "export the model again in a wider type"
-            raise SamplingError(
+            kind = DeadEndError if layer else SamplingError
+            raise kind(
                 f"{place}: expected a token that can be chosen, found all {len(row)} at -inf; "
                 f"{remedy}"
             )

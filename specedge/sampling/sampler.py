@@ -18,7 +18,7 @@ from specedge.acceptance import (
     rejection,
 )
 from specedge.contract import Ids
-from specedge.errors import SamplingError
+from specedge.errors import DeadEndError
 from specedge.randomness import Randomness, Stream
 from specedge.sampling.constraint import Constraint
 from specedge.sampling.history import History
@@ -53,6 +53,7 @@ class Sampler(Protocol):
 
         Raises:
             SamplingError: the row is not finite.
+            DeadEndError: nothing can follow `drafted`.
         """
         ...
 
@@ -122,7 +123,7 @@ class ConstrainedGreedySampler:
         logits = np.where(mask, scored.logits[row], -np.inf)
         token = int(logits.argmax())
         if not np.isfinite(logits[token]):
-            raise SamplingError(
+            raise DeadEndError(
                 f"structured output on the logits of the {where} at position "
                 f"{self._seq.n_tokens + place}: expected a token that can be chosen, found none; "
                 "use another grammar"
