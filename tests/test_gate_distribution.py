@@ -118,6 +118,8 @@ class TestSound:
         assert figures["texts"] == ROUNDS
         assert figures["drafted_rounds"] > figures["refused_rounds"] > 0
         assert 0.2 < figures["acceptance_rate"] < 0.9
+        # one token of the target in each round, and what was accepted
+        assert 1 < figures["acceptance_length"] <= 1 + 3 * figures["acceptance_rate"]
         assert [test["position"] for test in figures["positions"]][:2] == [1, 2]
         for test in figures["positions"]:
             assert 0.01 < test["smallest_shift"] < test["smallest_bias"] < 0.6

@@ -99,6 +99,9 @@ def test_figures_of_a_way_are_those_of_its_requests(desk):
     assert found["proposed"] == sum(each.proposed for each in by_hand)
     assert found["accepted"] == sum(each.accepted for each in by_hand)
     assert 0 < found["acceptance_rate"] < 1
+    rounds = sum(each.rounds for each in by_hand)
+    committed = sum(each.rounds * (each.acceptance_length or 0) for each in by_hand)
+    assert found["acceptance_length"] == pytest.approx(committed / rounds)
     assert found["partings"] == []
 
 

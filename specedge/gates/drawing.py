@@ -47,6 +47,7 @@ class Drawn:
         drafted: rounds in which something was drafted.
         refused: of them, those in which not all of it stood.
         proposed, accepted: drafted tokens.
+        committed: tokens of those rounds.
         fits: by position in the window.
         odd: the oddest token at each position, and the name of its place.
     """
@@ -57,6 +58,7 @@ class Drawn:
     refused: int = 0
     proposed: int = 0
     accepted: int = 0
+    committed: int = 0
     fits: list[Fit] = field(default_factory=lambda: [Fit()] * WINDOW)
     odd: list[tuple[str, Odd] | None] = field(default_factory=lambda: [None] * WINDOW)
 
@@ -137,6 +139,7 @@ class Drawer:
                 drawn.refused += done.accepted < done.drafted and not seq.done
                 drawn.proposed += done.drafted
                 drawn.accepted += done.accepted
+                drawn.committed += len(done.tokens)
             if seq.n_generated > WINDOW:
                 break
         return tuple(seq.generated[1 : 1 + WINDOW].tolist())

@@ -178,6 +178,8 @@ class _Trial:
             score.tokens += len(reference.plain.tokens)
             score.proposed += result.metrics.proposed
             score.accepted += result.metrics.accepted
+            score.rounds += result.metrics.rounds
+            score.committed += max(0, len(result.tokens) - 1)  # the first is the prefill's
             if result.speculation.failures > failures:  # the rest was plain: no evidence
                 why = result.speculation.reason
                 score.troubles.append(f"{reference.name}, {way.name}: {why}")

@@ -83,6 +83,7 @@ def case(desk: Desk, setting: Setting, alarm: float) -> Case:
         "drafted_rounds": drawn.drafted,
         "refused_rounds": drawn.refused,
         "acceptance_rate": drawn.accepted / drawn.proposed if drawn.proposed else None,
+        "acceptance_length": drawn.committed / drawn.rounds if drawn.rounds else None,
         "alarm": alarm,
         "power": POWER,
         "places": setting.places,

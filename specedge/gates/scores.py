@@ -100,6 +100,7 @@ class Score:
         equal: of them, those with the tokens, the text and the end of plain decoding.
         tokens: that plain decoding gave for them.
         proposed, accepted: drafted tokens over all runs.
+        rounds, committed: over all runs, and tokens that those rounds committed.
         differences: runs with other tokens.
         troubles: runs that failed, or differ in what no token shows; a line each.
         seconds: that decoding and measuring took.
@@ -111,6 +112,8 @@ class Score:
     tokens: int = 0
     proposed: int = 0
     accepted: int = 0
+    rounds: int = 0
+    committed: int = 0
     differences: list[Difference] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -136,6 +139,7 @@ class Score:
             "proposed": self.proposed,
             "accepted": self.accepted,
             "acceptance_rate": self.accepted / self.proposed if self.proposed else None,
+            "acceptance_length": self.committed / self.rounds if self.rounds else None,
             "partings": [each.figures() for each in self.differences],
             "troubles": list(self.troubles),
         }
