@@ -113,6 +113,11 @@ class Tokenizer:
             found = self._bytes[id_] = self._spell(id_)
         return found
 
+    def named(self, id_: int) -> str:
+        """An id for a person: what it adds to a text, with U+FFFD for a part of a character; a
+        special token as the vocabulary writes it."""
+        return self.token_bytes(id_).decode("utf-8", "replace") or self.token(id_) or ""
+
     def special_tokens(self) -> dict[str, int]:
         """Tokens that never appear in a text, with their ids."""
         return self._special

@@ -154,6 +154,18 @@ def test_a_lone_surrogate_is_refused_with_its_place():
         BYTE.encode("abc\ud83d")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("hello", "hello"), (" w", " w"), ("é", "é"), ("ü", "\ufffd"), ("<eos>", "<eos>")],
+)
+def test_an_id_is_named_by_its_text_a_part_of_a_character_and_a_special_token(text, named):
+    assert BYTE.named(BYTE.encode(text).item(0)) == named
+
+
+def test_an_id_that_is_no_token_has_no_name():
+    assert BYTE.named(10**6) == ""
+
+
 def test_what_is_not_a_tokenizer_is_a_bundle_error():
     with pytest.raises(BundleError, match=r"tokenizer\.json: not a tokenizer"):
         Tokenizer("{}", tiny.tokenizer_spec(tiny.byte_tokenizer()))

@@ -123,9 +123,7 @@ def _evidence(model: Model, request: Request, result: Result, plain: Result) -> 
         return tokens[position] if position < len(tokens) else None
 
     def text(token: int | None) -> str:
-        tokenizer = model.tokenizer
-        # a special token has no text but a name
-        return "" if token is None else tokenizer.decode([token]) or tokenizer.token(token) or ""
+        return "" if token is None else model.tokenizer.named(token)
 
     shared = [*request.ids.tolist()[-_SHOWN:], *plain.tokens[:position]]
 

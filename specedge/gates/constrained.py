@@ -206,7 +206,7 @@ class Trial:
         if position >= len(result.tokens):
             return "no token"
         id_ = result.tokens[position]
-        return f"{id_} {self._desk.model.tokenizer.decode([id_])!r}"
+        return f"{id_} {self._desk.model.tokenizer.named(id_)!r}"
 
 
 def _excerpt(text: str) -> str:

@@ -137,11 +137,11 @@ def _compare(desk: Desk, way: Way, trial: Trial, found: Compared) -> None:
         found.excused += 1
         found.widest = max(found.widest, margin)
         return
-    token = desk.model.tokenizer.token
+    named = desk.model.tokenizer.named
     detail = "" if margin is None else f", {margin:.2g} of a logit apart, width noise {noise:.2g}"
     found.parted = found.parted or (
-        f"{where}: expected {mine} ({token(mine)!r}) as in plain sampling, found {other} "
-        f"({token(other)!r}){detail}"
+        f"{where}: expected {mine} ({named(mine)!r}) as in plain sampling, found {other} "
+        f"({named(other)!r}){detail}"
     )
 
 

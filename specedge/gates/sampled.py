@@ -129,11 +129,11 @@ def _failure(desk: Desk, drawn: Drawn, position: int) -> str:
     odd = drawn.odd[position - 1]
     assert odd is not None, "a statistic comes from cells"
     place, found = odd
-    oddity, token = found.oddity, desk.model.tokenizer.token
-    which = repr(token(oddity.token)) if oddity.cell == 1 else f"{oddity.cell:,} rare tokens"
-    behind = "".join(f", behind {token(id_)!r}" for id_ in found.branch)
+    oddity, named = found.oddity, desk.model.tokenizer.named
+    which = repr(named(oddity.token)) if oddity.cell == 1 else f"{oddity.cell:,} rare tokens"
+    after = f", after {''.join(map(named, found.branch))!r}" if found.branch else ""
     return (
-        f"position {position} (p {drawn.fits[position - 1].p_value:.2g}): {place}{behind}: "
+        f"position {position} (p {drawn.fits[position - 1].p_value:.2g}): {place}{after}: "
         f"expected {which} {oddity.expected:,.1f} times in {found.draws:,}, "
         f"found {oddity.observed:,.0f}"
     )

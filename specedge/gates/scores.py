@@ -15,7 +15,7 @@ TEXT_CHARACTERS = 40  # of a token, in a line
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An id and what it adds to a text; a special token is written as the vocabulary has it."""
+    """An id, and its text as `Tokenizer.named` has it."""
 
     id: int
     text: str
@@ -23,10 +23,7 @@ class Token:
     @classmethod
     def of(cls, tokenizer: Tokenizer, id_: int | None) -> Token | None:
         """None where there is no token: the text has ended."""
-        if id_ is None:
-            return None
-        text = tokenizer.token_bytes(id_).decode("utf-8", "replace")
-        return cls(id_, text or tokenizer.token(id_) or "")
+        return None if id_ is None else cls(id_, tokenizer.named(id_))
 
 
 @dataclass(frozen=True, slots=True)
