@@ -138,6 +138,8 @@ class Bench:
             for repeat in range(-1, self.given.repeat):  # the first round warms up
                 for prompt in self.prompts:
                     for worker in list(workers):
+                        if repeat < 0 and number > 0 and worker is self.plain:
+                            continue  # warm since the first group
                         if not self.turn(number, repeat, prompt, worker, workers):
                             workers.remove(worker)
             for worker in workers:
