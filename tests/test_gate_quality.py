@@ -257,11 +257,13 @@ def test_tasks_that_do_not_fit_or_cannot_be_judged_are_left_out_with_a_note(monk
     long = Task(
         "long", "a", WorkloadPrompt(None, "x" * 40, "my.jsonl, line 9"), tasks(1)[0].judge, 9, ""
     )
+    longer = Task("longer", "a", long.prompt, long.judge, 20, "")
     desk = Scripted(["yes"], context=30)
-    found = gate(desk, [*tasks(1), *tasks(1, Schema({}, ""), "json"), long])
+    found = gate(desk, [*tasks(1), *tasks(2, Schema({}, ""), "json"), long, longer])
     assert found.outcome == "passed"
-    assert found.notes[0] == "left out: json 0: no jsonschema"
+    assert found.notes[0] == "left out: json 0: no jsonschema; likewise json 1"
     assert found.notes[1].startswith("left out: long: my.jsonl, line 9: the prompt has 40 tokens")
+    assert found.notes[1].endswith("; likewise longer")
     alone = gate(desk, tasks(1, Schema({}, ""), "json"))
     assert (alone.outcome, alone.said) == ("skipped", "no task was scored")
 

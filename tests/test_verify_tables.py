@@ -39,6 +39,14 @@ def test_a_row_holds_gate_verdict_cases_time_and_its_line():
     assert lines[4].split() == ["quality", *"–––", "not", "asked", "for"]
 
 
+def test_gates_that_were_interrupted_are_rows_and_no_go():
+    stopped = samples.verified(interrupted=["quality", "limits"], left_out=["structured"])
+    (lines,) = lines_of(stopped)
+    assert [line.split()[0] for line in lines[4:]] == ["quality", "limits", "structured"]
+    assert lines[4].endswith("interrupted")
+    assert verdict_lines(stopped)[-1] == "no go: interrupted before quality and limits had ended"
+
+
 def test_failed_cases_follow_with_where_expected_and_found():
     first, second = lines_of(samples.verified(samples.greedy(failed=True), samples.limits()))
     assert "failed" in first[2]

@@ -52,8 +52,12 @@ def _gates(verified: Verified) -> Table:
             Text(seconds(gate.seconds)),
             Text(_shown(gate.said)),
         )
-    for name in verified.left_out:
-        table.add_row(*map(Text, (_shown(name), NOTHING, NOTHING, NOTHING, "not asked for")))
+    for names, why in (
+        (verified.interrupted, "interrupted"),
+        (verified.left_out, "not asked for"),
+    ):
+        for name in names:
+            table.add_row(*map(Text, (_shown(name), NOTHING, NOTHING, NOTHING, why)))
     return table
 
 

@@ -94,8 +94,9 @@ def default_ways(desk: Desk) -> list[Way]:
 def _able(desk: Desk, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
     """Tasks that can be asked and judged here; and of the others, why not."""
     able: list[Task] = []
-    notes: list[str] = []
-    unfit = 0
+    left_out: dict[str, list[str]] = {}  # by what is said of the first one
+    unfit: str | None = None
+    n_unfit = 0
     for task in tasks:
         why = task.judge.unavailable()
         if not why:
@@ -104,14 +105,18 @@ def _able(desk: Desk, tasks: Sequence[Task]) -> tuple[list[Task], list[str]]:
             try:
                 fits(task.prompt, length, desk.model.context, task.max_tokens)
             except PromptError as error:
-                unfit += 1
-                if unfit == len(tasks):
+                n_unfit += 1
+                if n_unfit == len(tasks):
                     raise
-                why = str(error)
+                why = unfit = unfit or str(error)
         if why:
-            notes.append(f"left out: {task.name}: {why}")
+            left_out.setdefault(why, []).append(task.name)
         else:
             able.append(task)
+    notes = [
+        f"left out: {names[0]}: {why}" + (f"; likewise {', '.join(names[1:])}" if names[1:] else "")
+        for why, names in left_out.items()
+    ]
     return able, notes
 
 

@@ -80,6 +80,7 @@ def _gates(verified: Verified) -> Markup:
         (gate.title, _pill(gate.outcome), tally(gate), seconds(gate.seconds), gate.said)
         for gate in verified.gates
     ]
+    rows += [(name, NOTHING, NOTHING, NOTHING, "interrupted") for name in verified.interrupted]
     rows += [(name, NOTHING, NOTHING, NOTHING, "not asked for") for name in verified.left_out]
     if not rows:
         return section("gates", "Gates", paragraph("No gate was run."))
