@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 import specedge
 from canary_desk import EVEN, GAIN, LOSS, TEXT, Wobbling, spoil_acceptance, watched
 from commands import alphabet
+from specedge.acceptance import Verdict
 from specedge.canary.comparing import times
 from specedge.errors import EngineError, OptionError
 from specedge.metrics import Metrics
+from specedge.sampling import sampler
 from timed import install
 from tiny import EOS, write_bundle
 
@@ -67,6 +71,41 @@ def test_options_that_the_caller_changes_meanwhile_are_taken_as_they_were(folder
     stop = ["zzz"]
     for _ in desk.model.stream(TEXT, stop=stop, **GREEDY):
         stop[:] = ["o"]
+    assert [each.tokens for each in desk.canary.record.last] == ["equal"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"logit_bias": MappingProxyType({5: 1.0})}, {"5": 1.0}),
+        ({"logit_bias": {np.int64(5): np.float32(1)}}, {"5": 1.0}),
+        ({"stop": ("\ud800", "zz")}, ["\\ud800", "zz"]),
+        ({"banned_tokens": frozenset([7])}, [7]),
+        ({"banned_tokens": range(5, 7)}, [5, 6]),
+    ],
+    ids=str,
+)
+def test_options_of_any_kind_are_compared_and_kept(folder, monkeypatch, given, kept):
+    desk = watched(folder)
+    desk.ask(**given)
+    assert [each.tokens for each in desk.canary.record.last] == ["equal"]
+    spoil_acceptance(monkeypatch, EOS + 5)
+    monkeypatch.setattr(
+        sampler,
+        "accept_chosen",
+        lambda draft, choose: Verdict(k := len(draft), EOS + 5 if k else choose(0)),
+    )
+    desk.ask(**given)
+    record = desk.canary.record
+    assert record.verdict.state == "off: mismatch"
+    (name,) = given
+    assert record.evidence[0].options[name] == kept
+
+
+def test_a_schema_of_any_kind_of_mapping_is_compared(folder):
+    pytest.importorskip("llguidance")
+    desk = watched(folder)
+    desk.ask(json_schema=MappingProxyType({"type": "integer", "maximum": 99}))
     assert [each.tokens for each in desk.canary.record.last] == ["equal"]
 
 
@@ -271,8 +310,6 @@ def test_a_wrong_token_turns_it_off_at_once_and_is_kept_whole(folder, monkeypatc
 
 
 def test_a_sampled_text_that_should_repeat_and_does_not_is_a_mismatch(folder, monkeypatch):
-    from specedge.sampling import sampler
-
     desk = watched(folder)
     true = sampler.coupled
 

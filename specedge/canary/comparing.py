@@ -150,18 +150,22 @@ def _ready(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {
         name: value for name, value in options.items() if value is not None or name == "max_tokens"
     }
-    found = json.loads(json.dumps(given, default=_plain_value))
+    found = json.loads(json.dumps(_plain_value(given)))
     assert isinstance(found, dict), "an object comes back as one"
     return found
 
 
 def _plain_value(value: object) -> object:
-    """Numbers of numpy, mappings and collections of any kind."""
+    """Numbers of numpy, mappings and collections of any kind, and text that has no UTF-8."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, Mapping):
-        return dict(value)
+        return {_plain_value(str(key)): _plain_value(each) for key, each in value.items()}
     if hasattr(value, "item"):
         return value.item()
     try:
-        return list(value)  # type: ignore[call-overload]
+        return [_plain_value(each) for each in value]  # type: ignore[attr-defined]
     except TypeError:
         return repr(value)

@@ -10,7 +10,6 @@ interrupts it between two rounds. Ctrl-C ends it as it ends everything else.
 
 from __future__ import annotations
 
-import copy
 import random
 import threading
 from collections import Counter, deque
@@ -175,7 +174,7 @@ class Canary:
             return None
         if self._random.random() >= self.share:
             return None
-        request = Request(ids, copy.deepcopy(dict(options)), params, end_ids)
+        request = Request(ids, _copied(options), params, end_ids)
         return partial(self._after, model, request)
 
     def _after(self, model: Model, request: Request, result: Result) -> None:
@@ -238,3 +237,13 @@ class Canary:
             model.speculator.rest(note)
         elif note not in model.notes:
             model.notes += (note,)
+
+
+def _copied(value: Any) -> Any:
+    """What the caller may change meanwhile; as dicts and lists, since other kinds need not have a
+    copy."""
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_copied(each) for each in value]
+    return value
