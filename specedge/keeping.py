@@ -57,7 +57,7 @@ def read(path: Path, bundle: Bundle, record: type[KeptType], schema: int) -> Kep
     """A record, or why it cannot be used; None when there is none."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be read for ever
-            return f"{path}: no regular file"
+            return f"{path}: not a regular file"
         said = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -271,7 +271,7 @@ def damage(path: Path, how: str, other: Path) -> None:
         ("times", "curves.target.points.0.ms"),
         ("other bundle", "of another bundle"),
         ("renamed", "its fingerprint is not the one it is named after"),
-        ("folder", "no regular file"),
+        ("folder", "not a regular file"),
     ],
 )
 def test_a_record_that_cannot_be_used_says_why_and_is_measured_again(

@@ -236,7 +236,7 @@ def empty_a_curve(path: Path) -> None:
         (lambda path: path.write_text(path.read_text().replace("1.0", "NaN")), "ms: Input should"),
         (empty_a_curve, "curves.target.points: Tuple should have at least 1 item"),
         (lambda path: damage(path, fingerprint={"bundle": "0" * 64}), "of another bundle"),
-        (lambda path: (path.unlink(), path.mkdir()), "no regular file"),
+        (lambda path: (path.unlink(), path.mkdir()), "not a regular file"),
     ],
 )
 def test_a_record_that_cannot_be_believed_is_ignored_with_its_reason(bundle, parts, spoil, reason):

@@ -292,7 +292,7 @@ P = '"prompt": "a"'
         (f'{{{P}, "expect": 4}}', '"expect": expected a text or a list of texts, found 4'),
         (f'{{{P}, "expect": []}}', '"expect": expected a text or a list of texts, found []'),
         (f'{{{P}, "expect": {{"is": "a"}}}}', 'one of "contains", "equals" and "regex"'),
-        (f'{{{P}, "expect": {{"regex": "("}}}}', "'(' is no pattern"),
+        (f'{{{P}, "expect": {{"regex": "("}}}}', "'(' is not a pattern"),
         (f'{{{P}, "check": "if"}}', '"check", line 1 of it: not Python: '),
         (f'{{{P}, "tests": "x = 1\\ny ="}}', '"tests", line 2 of it: not Python: '),
         (f'{{{P}, "check": " "}}', '"check": expected Python statements'),

@@ -114,10 +114,15 @@ def _list_of(kind: Callable[[str], Any], what: str) -> Callable[..., list[Any] |
     "--requests",
     type=int,
     metavar="N",
-    help="Of each load. [default: each prompt once, or the whole trace]",
+    help="Requests of each load. [default: each prompt once, or the whole trace]",
 )
 @click.option(
-    "--repeat", "repeats", type=int, default=3, metavar="N", help="Do everything so often."
+    "--repeat",
+    "repeats",
+    type=int,
+    default=3,
+    metavar="N",
+    help="How often everything is measured.",
 )
 @click.option(
     "--warmup",
@@ -173,8 +178,8 @@ def command(
     """Run a load on BUNDLE plainly, with auto, and with fixed draft lengths, and say what
     speculation does to latency and throughput.
 
-    Every way gets the same prompts, limits and arrivals. Requests queue for the one engine, so that
-    a load shows as queueing. The KV is emptied before each request. Ctrl-C keeps what was measured.
+    Every way gets the same prompts, limits and arrivals. Requests queue for the one engine, so a
+    load shows as queueing. The KV is emptied before each request. Ctrl-C keeps what was measured.
 
     `specedge bench compare A B` compares two kept results; a bundle in a folder named compare is
     given as ./compare.

@@ -46,7 +46,7 @@ def command(bundle: Path, as_json: bool, last: int, clear: bool) -> None:
         return
     records, damaged = _stored(opened)
     for why in damaged:
-        click.echo(f"note: {why}; the next comparison starts it anew", err=True)
+        click.echo(f"note: {why}; the next comparison starts a new one", err=True)
     if not records:
         raise ProbeError(
             "no record can be used; --clear removes what is there" if damaged else none

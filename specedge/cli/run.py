@@ -39,12 +39,16 @@ from specedge.cli._options import model_options
     metavar="FILE",
     help="The output is JSON that this schema allows; needs the extra [guidance].",
 )
-@click.option("--regex", metavar="S", help="The output matches this pattern as a whole; likewise.")
+@click.option(
+    "--regex",
+    metavar="S",
+    help="The output matches this pattern as a whole; needs the extra [guidance].",
+)
 @click.option(
     "--grammar",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The output follows this Lark grammar; likewise.",
+    help="The output follows this Lark grammar; needs the extra [guidance].",
 )
 @click.option(
     "--explain", is_flag=True, help="A line a round at the end: who drafted, why, at what cost."

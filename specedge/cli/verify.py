@@ -26,7 +26,8 @@ import click
     "tasks_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Tasks of your own with checkable answers, likewise. [default: those built in]",
+    help="Tasks of your own with checkable answers, one JSON object a line. [default: those built "
+    "in]",
 )
 @click.option(
     "--gate", "gates", multiple=True, metavar="NAME", help="Run this gate only; may be repeated."
@@ -39,7 +40,7 @@ import click
     help="Prompts of each class. [default: all of a file, 4 of those built in]",
 )
 @click.option(
-    "--max-tokens", type=int, metavar="N", help="Output of each prompt of the gate greedy."
+    "--max-tokens", type=int, metavar="N", help="Output limit of each prompt in the gate greedy."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @click.option(

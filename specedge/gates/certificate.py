@@ -148,5 +148,5 @@ def _exactness(runs: Runs, target: Engine) -> str:
         )
     return (
         f"exact: calls are padded to multiples of {target.width_step}, between which logits agree "
-        "to the bit, so that every difference is a fault"
+        "to the bit, so every difference is a fault"
     )

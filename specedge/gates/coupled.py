@@ -108,7 +108,7 @@ def case(desk: Desk, way: Way, found: Compared) -> Case:
     if found.excused:
         said += f"; {found.excused} parted within the width noise of this engine"
     if not found.proposed:
-        said = f"nothing was drafted in {found.texts} texts, so that they prove nothing"
+        said = f"nothing was drafted in {found.texts} texts, so they prove nothing"
         return Case(name, "skipped", said, spent, figures)
     return Case(name, "passed", said, spent, figures)
 

@@ -167,9 +167,9 @@ def _gate(cases: Sequence[Case], alarm: float, seconds: float) -> Gate:
         },
         (
             f"a sound bundle fails with probability {ALARM:g} over all chi-square tests; seeds are "
-            "fixed, so that it does so always or never",
+            "fixed, so it does so always or never",
             "a bias is the total variation between the cells of a test, tokens rarer than 1 in 40 "
-            "pooled, wherever it lies, and as large behind each context that was counted",
-            "positions are counted behind the first token after a place in the prompt's plain text",
+            "pooled, wherever it lies, and as large after each context that was counted",
+            "positions are counted from the first token after a place in the prompt's plain answer",
         ),
     )

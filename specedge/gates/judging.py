@@ -254,7 +254,7 @@ def first_json(answer: str) -> Any:
     """The first object or array, in the first fenced block if there is one.
 
     Raises:
-        ValueError: there is none, or it is no JSON.
+        ValueError: there is none, or it is not JSON.
     """
     text = fenced(answer)
     begins = re.search(r"[\[{]", text)

@@ -79,7 +79,9 @@ class Entry:
         elif self.kind == "regex":
             fault = None if re.fullmatch(self.asked, text) else "the pattern does not match"
         else:
-            fault = None if READERS[self.name](text) else f"no text of the language {self.name!r}"
+            fault = (
+                None if READERS[self.name](text) else f"not a text of the language {self.name!r}"
+            )
         size = len(text.encode("utf-8", "surrogatepass"))
         if fault is None and size > self.longest:
             fault = f"{size} bytes, at most {self.longest} are possible"
@@ -156,7 +158,7 @@ def _json_fault(text: str, schema: dict[str, Any]) -> str | None:
 
 
 def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 @cache

@@ -75,7 +75,7 @@ def special_tokens(desk: Desk) -> Checked:
     roles += [("padding", spec.pad_id)] if spec.pad_id is not None else []
     faults = [fault for fault in (_role_fault(desk, role, id_) for role, id_ in roles) if fault]
     if not spec.eos_ids:
-        faults.append(f"manifest: no end-of-text id, so that no text would ever end; {AGAIN}")
+        faults.append(f"manifest: no end-of-text id, so no text would ever end; {AGAIN}")
     if spec.adds_bos and spec.bos_id is None:
         faults.append(f"manifest: prompts begin with an id that is not given (bos_id); {AGAIN}")
     for token, id_ in special.items():

@@ -151,7 +151,7 @@ def _notes(whole: Tally, *, exact: bool) -> list[str]:
         )
     if not exact:
         said.append(
-            "Calls of other widths differ in their last bits here, so that a sampled output is "
+            "Calls of other widths differ in their last bits here, so a sampled output is "
             "checked for its form and not for its tokens."
         )
     return said

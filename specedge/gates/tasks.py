@@ -164,7 +164,7 @@ def _expect(said: Any, where: str) -> Expect:
             try:
                 re.compile(text)
             except re.error as error:
-                raise PromptError(f"{where}: {shown(text)} is no pattern: {error}") from None
+                raise PromptError(f"{where}: {shown(text)} is not a pattern: {error}") from None
     return Expect(cast('Literal["contains", "equals", "regex"]', how), tuple(texts))
 
 

@@ -22,7 +22,7 @@ class Against:
         prompts: those are of.
         decode, ttft, e2e: speed over plain's, from the first token to the last, to the first, and
             from arrival to the last; above 1 is sooner. None: nobody has such a time. `ttft` and
-            `e2e` have no interval where `queued`: waits in one queue hang together.
+            `e2e` have no interval where `queued`: waits in one queue depend on each other.
         equal: outputs of the same ids as plain's.
         queued: waiting for the engine is a part of the times.
         verdict: of `e2e`, of `decode` where `queued`.

@@ -53,7 +53,8 @@ class Change:
         repeats: largest difference between two repetitions within either result, as a share; None:
             each was measured once.
         verdict: of the second result.
-        unjudged: why no interval is given: waits in one queue hang together, or too few prompts.
+        unjudged: why no interval is given: waits in one queue depend on each other, or there are
+            too few prompts.
     """
 
     load: str

@@ -89,7 +89,8 @@ def remarks(comparison: Comparison) -> list[str]:
         )
     if any(each.unjudged == "queued" for each in comparison.changes):
         said.append(
-            "Where requests queued, only decoding is judged: waits in one queue hang together."
+            "Where requests queued, only decoding is judged: waits in one queue depend on each "
+            "other."
         )
     if any(each.repeats is None and not each.unjudged for each in comparison.changes):
         said.append(

@@ -164,7 +164,7 @@ def remarks(summary: Summary) -> list[str]:
     if queued:
         said.append(
             f"Where waiting is more than {share(QUEUED)} of the time, gains are judged by decoding "
-            "alone: waits in one queue hang together, so prompts say too little about them."
+            "alone: waits in one queue depend on each other, so prompts say too little about them."
         )
     spread = [cell.e2e.count for cell in summary.cells if cell.e2e and cell.workload is None]
     if spread and min(spread) < ENOUGH_FOR_P99:

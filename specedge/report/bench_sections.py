@@ -31,7 +31,7 @@ def speeds(summary: Summary) -> Markup:
         "What pays",
         paragraph(
             "Plain decoding’s time over each way’s, prompt by prompt, with an interval where there "
-            "are prompts enough; more than 1.00x is faster."
+            "are enough prompts; more than 1.00x is faster."
         ),
         *shown,
     )
