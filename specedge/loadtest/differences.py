@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log
 
 from specedge.loadtest.against import PLAIN
-from specedge.loadtest.comparing import Change, Comparison
+from specedge.loadtest.comparing import Comparison
 from specedge.loadtest.paired import Measure
 from specedge.loadtest.sentences import Headline
 from specedge.report.words import counted, interval, share
@@ -40,15 +40,6 @@ def headline(comparison: Comparison) -> Headline:
         return Headline(f"{second} is faster", "good", f"{said}.")
     widest = max(each.within or 0.0 for each in comparison.changes)
     return Headline("No difference beyond noise", "open", f"{said}; all within ±{share(widest)}.")
-
-
-def verdict_words(change: Change) -> str:
-    """The verdict with what it cannot see: "no difference beyond noise (±3%)"."""
-    if change.verdict == "no difference beyond noise" and change.within is not None:
-        return f"{change.verdict} (within ±{share(change.within)})"
-    if change.unjudged == "queued":
-        return "not judged: requests queued"
-    return change.verdict
 
 
 def drift_line(comparison: Comparison) -> str | None:

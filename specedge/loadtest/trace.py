@@ -19,7 +19,7 @@ from typing import Any
 from specedge.errors import BenchError
 from specedge.limits import shown
 from specedge.workloads import WorkloadPrompt
-from specedge.workloads.reading import entry, file_bytes, parsed_object
+from specedge.workloads.reading import entry, parsed_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,13 @@ class Traced:
     prompt: WorkloadPrompt | None = None
 
 
-def read_trace(path: Path) -> tuple[Traced, ...]:
-    """`parsed_trace` of a file. Raises PromptError, too: the file cannot be read."""
-    return parsed_trace(file_bytes(path), path)
-
-
 def parsed_trace(raw: bytes, path: Path) -> tuple[Traced, ...]:
     """The requests of a trace, as they came; `path` names it in errors.
 
     Raises:
         BenchError: the trace is empty, a time is missing, not a number or before the one above
             it, or an output limit is no whole number of 1 or more; names the line.
-        PromptError: a line holds a prompt that is none, or is neither
-            a number nor an object.
+        PromptError: a line holds a prompt that is none, or is neither a number nor an object.
     """
     found: list[tuple[int, Traced]] = []
     for number, line in enumerate(raw.split(b"\n"), start=1):
