@@ -128,9 +128,9 @@ def test_a_wrong_acceptance_fails_the_gate_and_says_where(desk, monkeypatch, wro
     assert first["prompt"] == "chat 1"
     assert not first["within"]
     plain = desk.ask(PLAIN, "abc", temperature=0.0, max_tokens=48).tokens
-    assert first["plain_id"] == plain[first["position"]] != first["other_id"]
+    assert first["plain_id"] == plain[first["position"] - 1] != first["other_id"]
     assert first["plain_text"] in "abcdefghijklmnopqrstuvwxyz"
-    assert f"output token {first['position'] + 1}: expected {first['plain_text']!r}" in failed.said
+    assert f"output token {first['position']}: expected {first['plain_text']!r}" in failed.said
     assert first["margin"] > first["noise"] == 0
 
 
@@ -161,7 +161,7 @@ def test_a_token_that_is_lost_from_the_end_fails_the_gate(desk, monkeypatch):
     found = gate(desk, ks=(1,))
     assert found.outcome == "failed"
     parting = case(found, "ngram K=1").figures["partings"][0]
-    assert (parting["position"], parting["other_id"]) == (40, None)
+    assert (parting["position"], parting["other_id"]) == (41, None)
 
 
 def test_text_that_differs_over_equal_tokens_fails_the_gate(desk, monkeypatch):

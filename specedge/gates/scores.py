@@ -7,8 +7,8 @@ from typing import Any
 
 from specedge.gates.findings import Case, first_of
 from specedge.gates.parting import Parting
-from specedge.report.words import counted
 from specedge.tokenizer import Tokenizer
+from specedge.words import counted
 
 TEXT_CHARACTERS = 40  # of a token, in a line
 
@@ -65,12 +65,12 @@ class Difference:
         )
 
     def figures(self) -> dict[str, Any]:
-        """JSON-ready."""
+        """JSON-ready; positions are from 1, as in every gate."""
         parting = self.parting
         return {
             "prompt": self.prompt,
             "way": self.way,
-            "position": self.position,
+            "position": self.position + 1,
             "plain_id": self.plain.id if self.plain else None,
             "plain_text": self.plain.text if self.plain else None,
             "other_id": self.other.id if self.other else None,
