@@ -221,6 +221,21 @@ def test_a_failing_request_is_counted_and_the_rest_goes_on(said, pair, two, tmp_
     assert "RuntimeError: gone" in out
 
 
+def test_a_load_of_which_nothing_was_served_is_kept_and_fails(said, pair, tmp_path):
+    trace = tmp_path / "trace"
+    trace.write_text('{"at": 0, "prompt": "' + "z" * 999 + '"}\n')
+    code, out, _ = said("bench", pair, "--trace", trace, *QUICK, "--output", tmp_path / "kept")
+    assert code == 1
+    assert "Nothing to compare: No request was served" in out
+    assert all(each.failure for each in read(tmp_path / "kept").requests)
+
+
+def test_force_without_a_folder_is_refused(said, pair, two):
+    code, out, err = said("bench", pair, "--prompts", two, *QUICK, "--force")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: force: there is nothing to replace without --output")
+
+
 def test_ctrl_c_keeps_what_there_is_and_says_so(said, pair, two, tmp_path, monkeypatch):
     forward, calls = FakeEngine.forward, iter(range(10**6))
 

@@ -186,6 +186,7 @@ def command(
     """
     from specedge.cli._bench_tables import bench_lines, bench_tables
     from specedge.cli._progress import reporting
+    from specedge.errors import OptionError
     from specedge.loadtest.benching import bench
     from specedge.loadtest.planning import Settings
     from specedge.loadtest.summary import summarise
@@ -193,6 +194,8 @@ def command(
 
     if html is not None:
         check_place(html)  # before anything is measured
+    if force and output is None:
+        raise OptionError("force: there is nothing to replace without --output FOLDER")
     opening = {name: options.pop(name) for name in _OPENING}
     settings = Settings(
         concurrency=options.pop("concurrency") or (), rates=options.pop("rates") or (), **options
@@ -224,6 +227,8 @@ def command(
         _print(bench_tables(summary), bench_lines(summary))
     if not benched.kept.header.complete:
         raise click.exceptions.Exit(130)
+    if all(each.failure is not None for each in benched.kept.requests):
+        raise click.exceptions.Exit(1)
 
 
 @click.command(short_help="Compare two results.")
