@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -75,3 +76,12 @@ def test_make_targets_that_the_texts_name_exist():
     for path in TEXTS:
         for target in re.findall(r"`make ([\w-]+)`", path.read_text()):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{path.name}: make {target}"
+
+
+@pytest.mark.parametrize("package", ["gates", "loadtest", "canary", "guidance", "report"])
+def test_a_package_that_maps_its_modules_names_all_of_them(package):
+    folder = ROOT / "specedge" / package
+    said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
+    named = set(re.findall(r"\w+", said or ""))
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert modules - named == set()

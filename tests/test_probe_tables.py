@@ -11,7 +11,7 @@ import report_samples as samples
 from specedge.cli._probe_tables import decision_table, probe_tables, verdict_lines
 from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.findings import Estimate
-from specedge.report.words import three_digits
+from specedge.words import three_digits
 
 
 def lines_of(table):

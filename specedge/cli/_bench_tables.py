@@ -17,7 +17,7 @@ from specedge.loadtest.judging import Verdict
 from specedge.loadtest.quantiles import Quantiles
 from specedge.loadtest.summary import Cell, Summary
 from specedge.probe.findings import Estimate
-from specedge.report.words import (
+from specedge.words import (
     NOTHING,
     counted,
     narrow_interval,

@@ -13,7 +13,7 @@ from rich.text import Text
 from specedge.canary.deciding import LOOKS, estimate
 from specedge.canary.record import Comparison, Evidence, Record
 from specedge.cli._tables import pairs, print_sentences, print_tables
-from specedge.report.words import NOTHING, counted, interval, moment, share, three_digits, times
+from specedge.words import NOTHING, counted, interval, moment, share, three_digits, times
 
 _STYLES = {"mismatch": "bold red", "near-tie": "yellow"}
 _MOST_OPTIONS = 300  # characters

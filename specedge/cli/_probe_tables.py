@@ -10,7 +10,7 @@ from specedge.probe.curves import CostCurves, Curve, Point
 from specedge.probe.findings import Finding, Findings
 from specedge.report.summary import FEW_PASSES as FEW_PASSES
 from specedge.report.summary import leading, reservations, standings
-from specedge.report.words import NOTHING, joules, narrow_interval, share, three_digits, times
+from specedge.words import NOTHING, joules, narrow_interval, share, three_digits, times
 
 _MOST_GAINS_SHOWN = 3  # pasts, of those measured
 _STYLES = {"pays": "green", "does not pay": "red", "open": "yellow"}

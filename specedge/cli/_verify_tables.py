@@ -9,7 +9,7 @@ from rich.text import Text
 
 from specedge.gates.findings import Gate, Outcome, Verified
 from specedge.report.verify_words import cases_of, final, tally
-from specedge.report.words import NOTHING, seconds
+from specedge.words import NOTHING, seconds
 
 _STYLES: dict[Outcome, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 _MOST_FAILED = 12  # cases of one gate

@@ -9,7 +9,7 @@ from specedge.desk import PLAIN
 from specedge.engines.base import Engine
 from specedge.gates.findings import Case, Gate
 from specedge.gates.scores import Difference, Score, explained
-from specedge.report.words import counted
+from specedge.words import counted
 
 NAME = "greedy"
 TITLE = "Greedy text is the same with speculation and without"

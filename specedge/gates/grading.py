@@ -9,7 +9,7 @@ from typing import Any
 from specedge.gates.judging import Judgement
 from specedge.gates.mcnemar import p_value
 from specedge.gates.tasks import Task
-from specedge.report.words import counted
+from specedge.words import counted
 
 
 @dataclass(frozen=True, slots=True)

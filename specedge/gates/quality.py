@@ -20,8 +20,8 @@ from specedge.gates.judging import Judgement
 from specedge.gates.mcnemar import fewest_lost
 from specedge.gates.prompts import Asked
 from specedge.gates.tasks import Task, builtin
-from specedge.report.words import counted
 from specedge.result import Result
+from specedge.words import counted
 from specedge.workloads import fits
 
 LEVEL = 0.05

@@ -8,7 +8,7 @@ from specedge.loadtest.against import PLAIN
 from specedge.loadtest.comparing import Comparison
 from specedge.loadtest.paired import Measure
 from specedge.loadtest.sentences import Headline
-from specedge.report.words import counted, interval, share
+from specedge.words import counted, interval, share
 
 NAMES: dict[Measure, str] = {
     "decode": "decoding",

@@ -11,7 +11,7 @@ from specedge.loadtest.paired import QUEUED
 from specedge.loadtest.quantiles import ENOUGH_FOR_P99
 from specedge.loadtest.summary import Cell, Summary
 from specedge.probe.intervals import MIN_PROMPTS
-from specedge.report.words import counted, interval, listed, seconds, share
+from specedge.words import counted, interval, listed, seconds, share
 
 Kind = Literal["good", "bad", "open"]
 SERIAL = (

@@ -14,7 +14,6 @@
       bench_tables           tables
     document                 what every page has
     figures, charts, scales  what figures share; SVG, and where things stand in it
-    words                    numbers for a person, which the terminal's tables use too
     markup, style, writing   escaping, appearance, the file
 
 The same record, verification or result gives the same page, byte for byte.

@@ -19,7 +19,7 @@ from specedge.report.charts import (
 )
 from specedge.report.markup import Markup, element
 from specedge.report.scales import Scale, round_ticks, thinned
-from specedge.report.words import three_digits
+from specedge.words import three_digits
 
 _WIDTH, _HEIGHT = 440, 280
 _LEFT, _TOP, _BOTTOM = 46, 46, 232

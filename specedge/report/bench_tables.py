@@ -10,7 +10,7 @@ from specedge.loadtest.summary import Cell, Summary
 from specedge.report.document import signed
 from specedge.report.figures import table
 from specedge.report.markup import Child, Markup
-from specedge.report.words import NOTHING, interval, share, three_digits, times
+from specedge.words import NOTHING, interval, share, three_digits, times
 
 _SIGNS: dict[Verdict, tuple[str, str]] = {
     "faster": ("good", "✓"),

@@ -13,7 +13,7 @@ from specedge.report import bench_sections as sections
 from specedge.report.document import device, document, fact, origin, tile, with_care
 from specedge.report.figures import section, table
 from specedge.report.markup import Child, Markup, element
-from specedge.report.words import counted, seconds, share, three_digits, times
+from specedge.words import counted, seconds, share, three_digits, times
 
 if TYPE_CHECKING:
     from specedge.loadtest.keeping import Kept

@@ -8,7 +8,7 @@ from specedge.probe.findings import Energy, Findings
 from specedge.report.document import fact
 from specedge.report.figures import paragraph, section, table
 from specedge.report.markup import Child, Markup, joined
-from specedge.report.words import counted, joules, seconds, times
+from specedge.words import counted, joules, seconds, times
 
 if TYPE_CHECKING:
     from specedge.report.page import Page

@@ -10,7 +10,7 @@ from specedge.report.figures import folded, panel, panels, paragraph, section, t
 from specedge.report.markup import Markup
 from specedge.report.scales import Scale, round_ticks, thinned
 from specedge.report.summary import FEW_PASSES
-from specedge.report.words import counted, share, three_digits, times
+from specedge.words import counted, share, three_digits, times
 
 _WIDTH, _HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 392, 46, 244

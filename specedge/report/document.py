@@ -8,7 +8,7 @@ from specedge.probe.fingerprint import Part
 from specedge.report.figures import paragraph
 from specedge.report.markup import Child, Markup, element
 from specedge.report.style import STYLE
-from specedge.report.words import counted, moment
+from specedge.words import counted, moment
 
 Sign = tuple[str, str]
 """Class and sign of a verdict: ("good", "✓")."""

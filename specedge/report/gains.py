@@ -9,7 +9,7 @@ from specedge.report.markup import Markup, element, joined
 from specedge.report.scales import Scale, ratio_ticks, thinned
 from specedge.report.summary import Standing, leading, standings
 from specedge.report.verdicts import pill
-from specedge.report.words import interval, share, times
+from specedge.words import interval, share, times
 
 _WIDTH, _HEIGHT = 330, 196
 _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 320, 12, 154

@@ -9,7 +9,7 @@ from specedge.report.document import device, tile, with_care
 from specedge.report.markup import Markup, element
 from specedge.report.summary import Standing, doubts, standings
 from specedge.report.verdicts import pill
-from specedge.report.words import counted, seconds, three_digits, times
+from specedge.words import counted, seconds, three_digits, times
 
 if TYPE_CHECKING:
     from specedge.report.page import Page

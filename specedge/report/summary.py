@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specedge.probe.curves import CostCurves
 from specedge.probe.findings import Expected, Finding, Findings
-from specedge.report.words import counted, seconds, share, times
+from specedge.words import counted, seconds, share, times
 
 FEW_PASSES = 3  # repetitions that tell noise from cost
 _STEADY = 0.1  # T(1) may change by this share without being called unsteady

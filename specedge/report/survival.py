@@ -8,7 +8,7 @@ from specedge.report.figures import folded, panel, panels, paragraph, section, t
 from specedge.report.markup import Markup
 from specedge.report.scales import Scale, thinned
 from specedge.report.summary import standings
-from specedge.report.words import NOTHING, counted, listed, share
+from specedge.words import NOTHING, counted, listed, share
 
 _WIDTH, _HEIGHT = 440, 270
 _LEFT, _TOP, _BOTTOM = 46, 12, 226

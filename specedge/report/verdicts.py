@@ -7,7 +7,7 @@ from specedge.report.document import signed
 from specedge.report.figures import paragraph, section
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.summary import leading
-from specedge.report.words import NOTHING, counted, parted, share
+from specedge.words import NOTHING, counted, parted, share
 
 _SIGNS = {
     "pays": ("good", "✓"),

@@ -13,7 +13,7 @@ from specedge.report.figures import folded, paragraph, section, table
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.verify_figures import beyond, brief, full
 from specedge.report.verify_words import cases_of, final, tally
-from specedge.report.words import NOTHING, counted, seconds
+from specedge.words import NOTHING, counted, seconds
 
 _SIGNS: dict[Outcome, tuple[str, str]] = {
     "passed": ("good", "✓"),

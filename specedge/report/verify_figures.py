@@ -21,7 +21,7 @@ from specedge.report.charts import Frame, Series, drawn_line, marker
 from specedge.report.figures import folded, panel, table
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.scales import Scale, thinned
-from specedge.report.words import NOTHING, counted
+from specedge.words import NOTHING, counted
 
 _MOST_ROWS = 60
 _MOST_ITEMS = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specedge.gates.findings import Case, Gate, Outcome, Verified
-from specedge.report.words import counted, listed
+from specedge.words import counted, listed
 
 
 def final(verified: Verified) -> str:
