@@ -206,6 +206,44 @@ def test_text_that_spells_a_special_token_is_written_as_text(inner, text):
         assert said == (text if grammar.kind == "regex" else json.dumps(text))
 
 
+@pytest.mark.parametrize(
+    ("grammar", "tokens"),
+    [
+        ("start: <ask> /b/", ["<ask>", "b", "<eos>"]),
+        ("start: <ask><tool>  // <bos>\n", ["<ask>", "<tool>", "<eos>"]),
+        ('start: "<ask>" <[3]>', [*"<ask>", "<ask>", "<eos>"]),
+        ("start: /<ask>\\/\\/<bos>/ <ask>", [*"<ask>//<bos>", "<ask>", "<eos>"]),
+        ('start: %json {"const": "<ask>"} <ask>', [*'"<ask>"', "<ask>", "<eos>"]),
+        ('# "\nstart: <ask> "/" <bos> "/"', ["<ask>", "/", "<bos>", "/", "<eos>"]),
+    ],
+)
+def test_a_special_token_of_a_grammar_is_the_token(guidance, grammar, tokens):
+    constraint = guidance.constraint(Grammar("grammar", grammar))
+    output: list[int] = []
+    while output[-1:] != [EOS]:
+        constraint.sync(np.array(output, np.int64))
+        (token,) = ids(constraint.mask())
+        output.append(token)
+    assert [INNER.id_to_token(token) for token in output] == tokens
+
+
+def test_an_unknown_special_token_is_refused_with_the_names_of_those_there_are(guidance):
+    with pytest.raises(OptionError, match=r"nope.*<pad>.*<ask>"):
+        guidance.check(Grammar("grammar", "start: <nope>"))
+
+
+def test_no_python_runs_inside_of_llguidance(guidance):
+    """Ctrl-C in it would be taken for an error of the grammar, and break its matcher."""
+    matcher = guidance._start(Grammar("regex", "hello <eos> world")).deep_copy()
+    seen: list[str] = []
+    sys.setprofile(lambda frame, event, arg: seen.append(event))
+    tokens = matcher.compute_ff_tokens()
+    matcher.compute_bitmask()
+    sys.setprofile(None)
+    assert len(tokens) > 5
+    assert "call" not in seen
+
+
 def test_what_cannot_be_followed_any_further_says_so_in_a_few_words(guidance):
     constraint = guidance.constraint(Grammar("regex", "a|ba{1000000}"))
     output = np.array(INNER.encode("ba").ids)

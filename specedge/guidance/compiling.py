@@ -16,7 +16,7 @@ import numpy as np
 from specedge.errors import OptionError
 from specedge.guidance.constraint import GrammarConstraint, one_line, trouble
 from specedge.guidance.grammar import Grammar
-from specedge.guidance.spelling import Spelling
+from specedge.guidance.spelling import concealed, named_by_id
 
 if TYPE_CHECKING:
     from specedge.bundle import Bundle
@@ -59,8 +59,8 @@ class Guidance:
         self._vocab = vocab
         self._ends = tuple(ends)
         try:
-            named = llguidance.LLTokenizer(tokenizer_json, n_vocab=vocab, eos_token=ends)
-            self._tokenizer = llguidance.LLTokenizer(Spelling(named), n_vocab=vocab, eos_token=ends)
+            text, self._special = concealed(tokenizer_json)
+            self._tokenizer = llguidance.LLTokenizer(text, n_vocab=vocab, eos_token=ends)
         except Exception as error:  # the library raises whatever its tokenizer code does
             raise OptionError(
                 f"structured output: llguidance cannot read this tokenizer: {one_line(error)}"
@@ -126,7 +126,7 @@ class Guidance:
             elif grammar.kind == "regex":
                 made = self._matcher.grammar_from_regex(grammar.text)
             else:
-                made = self._matcher.grammar_from_lark(grammar.text)
+                made = self._matcher.grammar_from_lark(named_by_id(grammar.text, self._special))
         except ValueError as error:
             raise OptionError(f"{grammar.kind}: {one_line(error)}") from None
         return made

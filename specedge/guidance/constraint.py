@@ -8,6 +8,7 @@ import numpy as np
 
 from specedge.contract import Ids
 from specedge.errors import SamplingError
+from specedge.guidance.spelling import MARK
 from specedge.sampling.constraint import Mask
 
 _LONGEST_REASON = 300  # characters
@@ -142,6 +143,6 @@ def trouble(matcher: Any) -> str:
 
 def one_line(said: object) -> str:
     """Its beginning; what moves a terminal's cursor or colours it is written out."""
-    text = " ".join(str(said).split())
+    text = " ".join(str(said).replace(MARK, "").split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
