@@ -9,7 +9,8 @@ import pytest
 import verify_samples as samples
 from specedge.errors import ProbeError
 from specedge.gates.findings import Case, Gate
-from specedge.gates.junit import write, xml
+from specedge.gates.junit import xml
+from specedge.report.writing import write
 
 
 def read(verified) -> ET.Element:

@@ -77,7 +77,7 @@ def command(
     from specedge.cli._verify_tables import verdict_lines, verify_tables
     from specedge.errors import OptionError
     from specedge.gates.verifying import verify
-    from specedge.report.writing import check_place
+    from specedge.report.writing import check_place, write
 
     for file in (junit, html):
         if file is not None:
@@ -93,13 +93,11 @@ def command(
             **options,
         )
     if junit is not None:  # files first: stdout may be closed, or full
-        from specedge.gates.junit import write as write_junit
         from specedge.gates.junit import xml
 
-        write_junit(junit, xml(verified))
+        write(junit, xml(verified))
         click.echo(f"junit: {junit}", err=True)
     if html is not None:
-        from specedge.report import write
         from specedge.report.verification import render_verified
 
         write(html, render_verified(verified))

@@ -12,11 +12,9 @@ import json
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from specedge.gates.findings import Case, Gate, Verified
-from specedge.report.writing import write as write_text
 
 _MOST = 2000  # characters of one figure under a failure
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, 2.2
@@ -37,15 +35,6 @@ def xml(verified: Verified) -> str:
         _suite(root, gate, verified)
     ET.indent(root, " ")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
-
-
-def write(path: Path, text: str) -> None:
-    """What `xml` made into a file, whole or not at all.
-
-    Raises:
-        ProbeError: the path is a folder, its folder is missing, or it cannot be written.
-    """
-    write_text(path, text)
 
 
 def _suite(root: ET.Element, gate: Gate, verified: Verified) -> None:

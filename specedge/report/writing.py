@@ -1,4 +1,4 @@
-"""A page into a file, whole or not at all."""
+"""A page, or another text, into a file: whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specedge.errors import ProbeError
 from specedge.replacing import write_file
 
 
-def write(path: Path, html: str) -> None:
+def write(path: Path, text: str) -> None:
     """Write beside the file and rename; what is no regular file (a pipe, a device) is written to.
 
     Raises:
@@ -18,7 +18,7 @@ def write(path: Path, html: str) -> None:
     """
     try:
         check_place(path)
-        write_file(path, html)
+        write_file(path, text)
     except OSError as error:
         raise _refused(path, error) from None
 
