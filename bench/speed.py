@@ -173,6 +173,22 @@ class Bench:
                 said[run["prompt"]][run["engine"]] = text
         return said
 
+    def result(self) -> dict[str, Any]:
+        """What reports are made of."""
+        settings = ("threads", "context", "tokens", "repeat", "k", "together")
+        return {
+            "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "commit": commit(),
+            "command": sys.argv,
+            "machine": machine(),
+            "settings": {name: getattr(self.given, name) for name in settings},
+            "baseline": BASELINE,
+            "engines": list(self.engines.values()),
+            "prompts": self.prompts,
+            "texts": self.texts(),
+            "runs": self.runs,
+        }
+
 
 def encode(plain: Worker) -> dict[str, Any]:
     """The prompts as all engines get them."""
@@ -186,6 +202,7 @@ def encode(plain: Worker) -> dict[str, Any]:
 
 
 def benchmark(given: argparse.Namespace, chosen: list[Plan]) -> dict[str, Any]:
+    """The whole result; what there is of it is saved after every group."""
     print(f"loading {chosen[0].name}", file=sys.stderr)
     plain = Worker(chosen[0], patience_s=given.patience)
     with contextlib.closing(plain):
@@ -193,20 +210,10 @@ def benchmark(given: argparse.Namespace, chosen: list[Plan]) -> dict[str, Any]:
         bench.loaded(plain)
         for number, members in enumerate(groups(chosen, given.together)):
             bench.run(number, members)
-        texts = bench.texts()
-    settings = ("threads", "context", "tokens", "repeat", "k", "together")
-    return {
-        "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "command": sys.argv,
-        "machine": machine(),
-        "settings": {name: getattr(given, name) for name in settings},
-        "baseline": BASELINE,
-        "engines": list(bench.engines.values()),
-        "prompts": bench.prompts,
-        "texts": texts,
-        "runs": bench.runs,
-    }
+            result = bench.result()
+            if given.json is not None:
+                given.json.write_text(json.dumps(result), encoding="utf-8")
+    return result
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -250,8 +257,6 @@ def main() -> int:
         result = benchmark(given, plans(given))
     except (WorkerError, ValueError) as error:
         sys.exit(f"error: {error}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(result), encoding="utf-8")
     print(render(result))
     return 1 if unequal(result) else 0
 
