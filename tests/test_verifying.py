@@ -46,9 +46,9 @@ def gates(monkeypatch):
 
     real = verifying.importlib.import_module
 
-    def imported(module):
+    def imported(module, package=None):
         name = next((n for n, (path, _) in verifying.GATES.items() if path == module), None)
-        return real(module) if name is None else Module(name)
+        return real(module, package) if name is None else Module(name)
 
     monkeypatch.setattr(verifying.importlib, "import_module", imported)
     answers["given"] = given
