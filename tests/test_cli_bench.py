@@ -100,6 +100,13 @@ def test_a_page_is_written(said, pair, two, tmp_path):
     assert page.read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_page_that_cannot_be_written_does_not_cost_the_figures(said, pair, two):
+    code, out, err = said("bench", pair, "--prompts", two, *QUICK, "--html", "/dev/full")
+    assert code == 1
+    assert out.startswith("1 client: ")
+    assert err.splitlines()[-1].startswith("error: report: /dev/full: cannot be written: No space")
+
+
 def test_two_results_are_compared(said, pair, two, tmp_path):
     for name in ("a", "b"):
         said("bench", pair, "--prompts", two, *QUICK, "--output", tmp_path / name)

@@ -210,6 +210,15 @@ def test_files_are_written_though_stdout_cannot_be(bundle, tmp_path, stdout):
     assert html.exists()
 
 
+def test_a_file_that_cannot_be_written_does_not_cost_the_others(said, bundle, gates, tmp_path):
+    args = ("verify", bundle, "--engine", "fake", "--html", "/dev/full")
+    code, out, err = said(*args, "--junit", tmp_path / "v.xml")
+    assert code == 1
+    assert out.splitlines()[-1] == "go: 6 gates passed"
+    assert err.splitlines()[-1].startswith("error: report: /dev/full: cannot be written: No space")
+    assert (tmp_path / "v.xml").exists()
+
+
 def test_two_reports_do_not_share_a_file(said, bundle, gates, tmp_path):
     one, same = tmp_path / "v", tmp_path / "." / "v"
     code, _, err = said("verify", bundle, "--engine", "fake", "--junit", one, "--html", same)

@@ -185,11 +185,13 @@ def command(
     given as ./compare.
     """
     from specedge.cli._bench_tables import bench_lines, bench_tables
+    from specedge.cli._files import Files
     from specedge.cli._progress import reporting
     from specedge.errors import OptionError
     from specedge.loadtest.benching import bench
     from specedge.loadtest.planning import Settings
     from specedge.loadtest.summary import summarise
+    from specedge.report.benchmark import render_benchmark
     from specedge.report.writing import check_place
 
     if html is not None:
@@ -213,18 +215,15 @@ def command(
             **opening,
         )
     summary = summarise(benched.kept)
-    if html is not None:  # files first: stdout may be closed, or full
-        from specedge.report.benchmark import render_benchmark
-        from specedge.report.writing import write
-
-        write(html, render_benchmark(benched.kept, summary))
-        click.echo(f"report: {html}", err=True)
+    files = Files()
+    files.write("report", html, lambda: render_benchmark(benched.kept, summary))
     _say_where(benched)
     if as_json:
         folder = None if benched.folder is None else str(benched.folder)
         click.echo(json.dumps({"folder": folder, **summary.to_dict()}, ensure_ascii=False))
     else:
         _print(bench_tables(summary), bench_lines(summary))
+    files.check()
     if not benched.kept.header.complete:
         raise click.exceptions.Exit(130)
     if all(each.failure is not None for each in benched.kept.requests):

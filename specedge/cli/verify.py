@@ -71,13 +71,16 @@ def command(
 
     Exit status 0 only when every gate that ran has passed. Ctrl-C keeps the gates that have ended.
     """
+    from specedge.cli._files import Files
     from specedge.cli._progress import reporting
     from specedge.cli._stages import Percent
     from specedge.cli._tables import print_sentences, print_tables
     from specedge.cli._verify_tables import verdict_lines, verify_tables
     from specedge.errors import OptionError
+    from specedge.gates.junit import xml
     from specedge.gates.verifying import verify
-    from specedge.report.writing import check_place, write
+    from specedge.report.verification import render_verified
+    from specedge.report.writing import check_place
 
     for file in (junit, html):
         if file is not None:
@@ -92,21 +95,15 @@ def command(
             report=Percent(progress, ""),
             **options,
         )
-    if junit is not None:  # files first: stdout may be closed, or full
-        from specedge.gates.junit import xml
-
-        write(junit, xml(verified))
-        click.echo(f"junit: {junit}", err=True)
-    if html is not None:
-        from specedge.report.verification import render_verified
-
-        write(html, render_verified(verified))
-        click.echo(f"report: {html}", err=True)
+    files = Files()
+    files.write("junit", junit, lambda: xml(verified))
+    files.write("report", html, lambda: render_verified(verified))
     if as_json:
         click.echo(json.dumps(verified.to_dict(), ensure_ascii=False))
     else:
         print_tables(verify_tables(verified))
         print_sentences(verdict_lines(verified))
+    files.check()
     if verified.interrupted:
         raise click.exceptions.Exit(130)
     if not verified.passed:
