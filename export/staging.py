@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from specedge.contract import MANIFEST, FileRecord, Manifest
 from specedge.errors import ExportError
 from specedge.export.progress import Progress
+from specedge.replacing import folder_beside, replace_folder
 
 _BLOCK = 4 << 20
 
@@ -39,17 +39,15 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
         raise failure(output, error) from error
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        folder = folder_beside(output)
     except OSError as error:
         _remove_empty(absent)
         raise failure(output.parent, error) from error
     try:
-        folder.chmod(0o755)  # mkdtemp's is for the owner alone; a bundle is there to be read
-        try:
-            yield folder
-            _put_in_place(folder, output)
-        except OSError as error:
-            raise failure(output, error) from error
+        yield folder
+        replace_folder(folder, output)
+    except OSError as error:
+        raise failure(output, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         _remove_empty(absent)
@@ -73,21 +71,6 @@ def _check_destination(output: Path, force: bool) -> None:
         )
     if not force and any(output.iterdir()):
         raise ExportError(f"{output}: a bundle is there already; pass --force to replace it")
-
-
-def _put_in_place(folder: Path, output: Path) -> None:
-    if not output.exists():
-        folder.rename(output)
-        return
-    # two renames, not a delete and a rename: the old bundle is whole until the new one stands
-    old = folder.with_name(f"{folder.name}.old")
-    try:
-        output.rename(old)
-        folder.rename(output)
-    finally:
-        if old.exists() and not output.exists():  # an error, or Ctrl-C, between the two
-            old.rename(output)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def failure(path: Path, error: OSError | ValueError) -> ExportError:

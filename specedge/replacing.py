@@ -1,8 +1,10 @@
-"""A text into a file, whole or not at all: a record, a page, metrics."""
+"""A file or a folder whole or not at all: a record, a page, metrics; a bundle, a result."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -32,3 +34,34 @@ def replace_file(path: Path, text: str) -> None:
         with suppress(OSError):
             scratch.unlink()
         raise
+
+
+def folder_beside(output: Path) -> Path:
+    """A new hidden folder, for what is to become `output`; everybody may read it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    folder.chmod(0o755)  # mkdtemp's is for the owner alone
+    return folder
+
+
+def replace_folder(folder: Path, output: Path) -> None:
+    """Rename `folder` to `output`, and remove what was there.
+
+    Raises:
+        OSError: it cannot be renamed. The old folder is still there, and so is the new one.
+    """
+    if not output.exists():
+        folder.rename(output)
+        return
+    # two renames, not a delete and a rename: the old one is whole until the new one stands
+    old = folder.with_name(f"{folder.name}.old")
+    try:
+        output.rename(old)
+        folder.rename(output)
+    finally:
+        if old.exists() and not output.exists():  # an error, or Ctrl-C, between the two
+            old.rename(output)
+        shutil.rmtree(old, ignore_errors=True)

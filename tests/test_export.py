@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import specedge
+from specedge import replacing
 from specedge.bundle import Bundle
 from specedge.config import Config
 from specedge.errors import (
@@ -303,7 +304,7 @@ def test_a_folder_without_permission_is_one_line(
     def denied(**_: Any) -> str:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr(staging.tempfile, "mkdtemp", denied)
+    monkeypatch.setattr(replacing.tempfile, "mkdtemp", denied)
     go = partial(export, checkpoint, room / "sub" / "out")
     refused(ExportError, "sub: cannot be written: Permission denied; choose another", room, go)
 
