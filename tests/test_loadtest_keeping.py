@@ -144,6 +144,40 @@ def test_what_took_the_place_meanwhile_is_left_alone_and_so_is_the_result(tmp_pa
     assert read(writer.folder).requests == (request(),)
 
 
+class Full:
+    """A file on a full disk: it takes what fits."""
+
+    def __init__(self, file, room: int) -> None:
+        self._file, self._room = file, room
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data[: self._room])
+        self._file.flush()
+        if len(data) > self._room:
+            raise OSError(28, "No space left on device")
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def test_a_full_disk_leaves_what_was_measured_before(tmp_path):
+    with Writer(tmp_path / "kept", header()) as writer:
+        writer.add(request(0), [a_round(0)])
+        writer._requests = Full(writer._requests, 30)
+        with pytest.raises(
+            BenchError, match=r"No space left .*; what was measured until"
+        ) as caught:
+            writer.add(request(1), [a_round(1)])
+    assert str(caught.value).endswith(f" is in {writer.folder}")
+    assert read(writer.folder).requests == (request(0),)
+    assert not read(writer.folder).header.complete
+    with Writer(tmp_path / "other", header()) as writer:
+        writer._rounds = Full(writer._rounds, 0)
+        with pytest.raises(BenchError, match=r"free space$"):
+            writer.add(request(0), [a_round(0)])
+    assert not writer.folder.exists()
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(BenchError, match=r"kept: cannot be written: .*; name another"):

@@ -30,7 +30,7 @@ from specedge.loadtest.records import (
     RoundRecord,
 )
 from specedge.loadtest.rounds import key
-from specedge.replacing import replace_file
+from specedge.replacing import folder_beside, replace_file, replace_folder
 
 _NOT_WHOLE = "the files are not of one result, or not whole: measure again"
 
@@ -174,9 +174,7 @@ class Writer:
                 self.folder = Path(tempfile.mkdtemp(prefix="specedge-bench-"))
             else:
                 output.parent.mkdir(parents=True, exist_ok=True)
-                scratch = tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent)
-                self.folder = Path(scratch)
-                self.folder.chmod(0o755)  # mkdtemp's is for the owner alone; results are shared
+                self.folder = folder_beside(output)
             undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
             self._write_header(header.model_copy(update={"complete": False}))
             self._requests, self._rounds = (
@@ -188,13 +186,20 @@ class Writer:
         """Append one request and its rounds; flushed, so that a crash loses neither.
 
         Raises:
-            BenchError: the disk is full, or gone.
+            BenchError: the disk is full, or gone; what was added before stays, incomplete, and the
+                error says where.
         """
-        with _reporting(self.output):
-            self._rounds.write(b"".join(_line(record) for record in rounds))
-            self._rounds.flush()
-            self._requests.write(_line(request))
-            self._requests.flush()
+        try:
+            with _reporting(self.output):
+                self._rounds.write(b"".join(_line(record) for record in rounds))
+                self._rounds.flush()
+                self._requests.write(_line(request))
+                self._requests.flush()
+        except BenchError as error:
+            if self.output is None or not self.requests:
+                raise
+            self._stays = True
+            raise BenchError(f"{error}; what was measured until then is in {self.folder}") from None
         self.requests += 1
 
     def finish(self, header: Header) -> None:
@@ -212,7 +217,7 @@ class Writer:
         try:
             check_place(self.output, force=self._force)
             with _reporting(self.output):
-                _put_in_place(self.folder, self.output)
+                replace_folder(self.folder, self.output)
         except BenchError as error:
             self._stays = True  # hours may have gone into it
             raise BenchError(f"{error}; the result is in {self.folder}") from None
@@ -264,21 +269,6 @@ def check_place(output: Path, *, force: bool = False) -> None:
                 f"{output}: a result is there already; name another folder, or pass --force to "
                 "replace it"
             )
-
-
-def _put_in_place(folder: Path, output: Path) -> None:
-    if not output.exists():
-        folder.rename(output)
-        return
-    # two renames, not a delete and a rename: the old result is whole until the new one stands
-    old = folder.with_name(f"{folder.name}.old")
-    try:
-        output.rename(old)
-        folder.rename(output)
-    finally:
-        if old.exists() and not output.exists():  # an error, or Ctrl-C, between the two
-            old.rename(output)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
