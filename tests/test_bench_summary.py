@@ -274,10 +274,10 @@ def test_acceptance_counts_what_rounds_did():
             sum(each.tokens for each in mine) / (len(rounds) + len(mine))
         )
         if way == "plain":
-            assert (found.rate, found.by_position) == (None, [])
+            assert (found.rate, found.rate_by_position) == (None, [])
         else:
             assert found.rate == pytest.approx(found.accepted / found.proposed)
-            assert found.by_position == sorted(found.by_position, reverse=True)
+            assert found.rate_by_position == sorted(found.rate_by_position, reverse=True)
 
 
 def test_positions_that_few_drafts_reach_are_judged_by_those():
@@ -289,8 +289,8 @@ def test_positions_that_few_drafts_reach_are_judged_by_those():
         .of(0, "auto")
         .acceptance
     )
-    assert (found.offered, found.kept) == ([10, 2], [8, 2])
-    assert found.by_position == [0.8, 1.0]
+    assert (found.proposed_by_position, found.accepted_by_position) == ([10, 2], [8, 2])
+    assert found.rate_by_position == [0.8, 1.0]
 
 
 def test_time_of_a_round_is_split_into_what_it_went_to():

@@ -53,7 +53,7 @@ def bench_tables(summary: Summary) -> list[Table]:
         name = summary.header.loads[load].name
         cells = summary.under(load)
         tables.append(_rounds(name, cells))
-        if any(cell.acceptance and cell.acceptance.offered for cell in cells):
+        if any(cell.acceptance and cell.acceptance.proposed_by_position for cell in cells):
             tables.append(_positions(name, cells))
         if len(summary.workloads) > 1:
             tables += _classes(summary, load)
@@ -196,16 +196,16 @@ def _rounds(load: str, cells: Sequence[Cell]) -> Table:
 
 
 def _positions(load: str, cells: Sequence[Cell]) -> Table:
-    """Of drafts with a token at a position, the share that kept it."""
-    drawn = [cell for cell in cells if cell.acceptance and cell.acceptance.by_position]
-    most = max(len(cell.acceptance.by_position) for cell in drawn if cell.acceptance)
+    """Acceptance rate at each position."""
+    drawn = [cell for cell in cells if cell.acceptance and cell.acceptance.rate_by_position]
+    most = max(len(cell.acceptance.rate_by_position) for cell in drawn if cell.acceptance)
     places = min(most, _POSITIONS)
-    title = f"{load}: drafted tokens kept, %, by position"
+    title = f"{load}: drafted tokens accepted, %, by position"
     table = _table(title if most <= places else f"{title} (the first {places})", "way")
     _columns(table, *(str(place) for place in range(1, places + 1)))
     for cell in drawn:
         assert cell.acceptance is not None
-        parts = cell.acceptance.by_position[:places]
+        parts = cell.acceptance.rate_by_position[:places]
         cells_ = [Text(share(part).rstrip("%")) for part in parts]
         table.add_row(Text(cell.way), *cells_, *[Text("")] * (places - len(parts)))
     return table

@@ -19,12 +19,13 @@ class Acceptance:
 
     Args:
         rounds: target calls after the prefill, those without a draft included.
-        proposed, accepted: drafted tokens verified, and kept.
+        proposed, accepted: drafted tokens verified, and those that stand.
         committed: tokens that the rounds added.
         rate: accepted / proposed; None: nothing was drafted.
         length: tokens committed per round.
         per_call: output tokens per call of the target, the prefill counted as one.
-        offered, kept: by position from the first: rounds whose draft had such a token, kept it.
+        proposed_by_position, accepted_by_position: from the first; rounds whose draft had such a
+            token, and those in which it stands.
     """
 
     rounds: int
@@ -34,8 +35,8 @@ class Acceptance:
     rate: float | None
     length: float
     per_call: float
-    offered: list[int]
-    kept: list[int]
+    proposed_by_position: list[int]
+    accepted_by_position: list[int]
 
     @classmethod
     def of(
@@ -50,32 +51,32 @@ class Acceptance:
         count = sum(each.rounds for each in requests)
         if not count:
             return None
-        offered = _summed(each.proposed_by_position for each in requests)
-        kept = _summed(each.accepted_by_position for each in requests)
+        proposed = _summed(each.proposed_by_position for each in requests)
+        accepted = _summed(each.accepted_by_position for each in requests)
         added = sum(
             sum(one.committed for one in rounds[key(each)])
             if rounds.get(key(each))
             else max(each.tokens - 1, 0)
             for each in requests
         )
-        proposed, accepted = sum(offered), sum(kept)
+        n_proposed, n_accepted = sum(proposed), sum(accepted)
         return cls(
             rounds=count,
-            proposed=proposed,
-            accepted=accepted,
+            proposed=n_proposed,
+            accepted=n_accepted,
             committed=added,
-            rate=accepted / proposed if proposed else None,
+            rate=n_accepted / n_proposed if n_proposed else None,
             length=added / count,
             per_call=(added + len(requests)) / (count + len(requests)),
-            offered=offered,
-            kept=kept + [0] * (len(offered) - len(kept)),
+            proposed_by_position=proposed,
+            accepted_by_position=accepted + [0] * (len(proposed) - len(accepted)),
         )
 
     @property
-    def by_position(self) -> list[float]:
-        """Share of the drafts with such a token that kept it, as far as any draft came."""
-        pairs = zip(self.kept, self.offered, strict=True)
-        return [kept / offered for kept, offered in pairs if offered]
+    def rate_by_position(self) -> list[float]:
+        """Accepted over proposed at each position, as far as any draft came."""
+        pairs = zip(self.accepted_by_position, self.proposed_by_position, strict=True)
+        return [accepted / proposed for accepted, proposed in pairs if proposed]
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def against_load(
 
 
 def positions(label: str, lines: Sequence[tuple[Way, Sequence[float]]]) -> Markup:
-    """Share of drafts that kept their token at each position."""
+    """Acceptance rate at each position."""
     names = [short(way[0]) for way, _ in lines]
     right = _WIDTH - label_room(names)
     frame = Frame(_WIDTH, _HEIGHT - 34, _LEFT, right, 12, _BOTTOM - 34, label)

@@ -145,15 +145,15 @@ def _rounds_drawn(summary: Summary, loads: list[tuple[int, str]]) -> tuple[str, 
         charts = []
         for group in plots.grouped(summary.header.ways, PLAIN):
             lines = [
-                (way, cell.acceptance.by_position)
+                (way, cell.acceptance.rate_by_position)
                 for way in group
                 if (cell := summary.of(load, way[0])) is not None
                 and cell.acceptance is not None
-                and cell.acceptance.by_position
+                and cell.acceptance.rate_by_position
             ]
             if lines:
-                chart = plots.positions(f"Drafted tokens kept by position, {name}", lines)
-                charts.append(panel(chart, "Drafted tokens kept, by position in the draft."))
+                chart = plots.positions(f"Drafted tokens accepted by position, {name}", lines)
+                charts.append(panel(chart, "Drafted tokens accepted, by position in the draft."))
         chart = plots.split(f"Where the time of a round goes, {name}", cells)
         return name, [*charts, panel(chart, "Where the time of a round goes.")]
     return "", []

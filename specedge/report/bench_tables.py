@@ -153,17 +153,26 @@ def lengths(load: str, cells: Sequence[Cell]) -> Markup:
 
 
 def positions(load: str, cells: Sequence[Cell]) -> Markup:
-    """Kept of offered, by position."""
-    drafted = [cell for cell in cells if cell.acceptance and cell.acceptance.offered]
-    places = max((len(cell.acceptance.offered) for cell in drafted if cell.acceptance), default=0)
+    """Accepted of proposed, by position."""
+    drafted = [cell for cell in cells if cell.acceptance and cell.acceptance.proposed_by_position]
+    places = max(
+        (len(cell.acceptance.proposed_by_position) for cell in drafted if cell.acceptance),
+        default=0,
+    )
     rows: list[list[Child]] = []
     for cell in drafted:
         assert cell.acceptance is not None
-        pairs = list(zip(cell.acceptance.kept, cell.acceptance.offered, strict=True))
-        parts = [f"{kept}/{offered}" if offered else NOTHING for kept, offered in pairs]
+        pairs = list(
+            zip(
+                cell.acceptance.accepted_by_position,
+                cell.acceptance.proposed_by_position,
+                strict=True,
+            )
+        )
+        parts = [f"{accepted}/{proposed}" if proposed else NOTHING for accepted, proposed in pairs]
         rows.append([cell.way, *parts, *[NOTHING] * (places - len(parts))])
     heads = ["Way", *map(str, range(1, places + 1))]
-    return table(heads, rows, f"{load}: drafted tokens kept of those offered, by position")
+    return table(heads, rows, f"{load}: drafted tokens accepted, of those proposed, by position")
 
 
 def classes(summary: Summary, load: int) -> Markup:

@@ -37,7 +37,7 @@ TERMS = (
         "p50, p90, p99",
         "The time that so many in a hundred requests do not exceed; one that was measured.",
     ),
-    ("Acceptance rate", "Share of the drafted tokens that the target kept."),
+    ("Acceptance rate", "Share of the drafted tokens that the target accepted."),
     ("Acceptance length", "Tokens that a round adds to the text."),
     (
         "Tokens per target call",
