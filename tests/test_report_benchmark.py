@@ -218,13 +218,10 @@ def test_figures_in_tables_are_those_of_the_summary():
     spread = ["draft K=3", "to the last token", "60"]
     values = (cell.e2e.mean, cell.e2e.p50, cell.e2e.p90, cell.e2e.p99, cell.e2e.largest)
     assert [*spread, *(f"{value:.0f}" for value in values)] in rows
-    kept = [
-        f"{a}/{b}"
-        for a, b in zip(
-            cell.acceptance.accepted_by_position, cell.acceptance.proposed_by_position, strict=True
-        )
-    ]
-    assert any(row[: 1 + len(kept)] == ["draft K=3", *kept] for row in rows)
+    stood = cell.acceptance
+    pairs = zip(stood.accepted_by_position, stood.proposed_by_position, strict=True)
+    parts = [f"{accepted}/{proposed}" for accepted, proposed in pairs]
+    assert any(row[: 1 + len(parts)] == ["draft K=3", *parts] for row in rows)
     assert any(
         row[0] == "draft K=3" and f"{cell.acceptance.length:.2f}" in row and "Rounds" not in row
         for row in rows

@@ -154,23 +154,17 @@ def lengths(load: str, cells: Sequence[Cell]) -> Markup:
 
 def positions(load: str, cells: Sequence[Cell]) -> Markup:
     """Accepted of proposed, by position."""
-    drafted = [cell for cell in cells if cell.acceptance and cell.acceptance.proposed_by_position]
-    places = max(
-        (len(cell.acceptance.proposed_by_position) for cell in drafted if cell.acceptance),
-        default=0,
-    )
+    drafted = [
+        (cell.way, cell.acceptance)
+        for cell in cells
+        if cell.acceptance and cell.acceptance.proposed
+    ]
+    places = max((len(each.proposed_by_position) for _, each in drafted), default=0)
     rows: list[list[Child]] = []
-    for cell in drafted:
-        assert cell.acceptance is not None
-        pairs = list(
-            zip(
-                cell.acceptance.accepted_by_position,
-                cell.acceptance.proposed_by_position,
-                strict=True,
-            )
-        )
+    for way, each in drafted:
+        pairs = zip(each.accepted_by_position, each.proposed_by_position, strict=True)
         parts = [f"{accepted}/{proposed}" if proposed else NOTHING for accepted, proposed in pairs]
-        rows.append([cell.way, *parts, *[NOTHING] * (places - len(parts))])
+        rows.append([way, *parts, *[NOTHING] * (places - len(parts))])
     heads = ["Way", *map(str, range(1, places + 1))]
     return table(heads, rows, f"{load}: drafted tokens accepted, of those proposed, by position")
 
