@@ -307,6 +307,7 @@ def test_time_of_a_round_is_split_into_what_it_went_to():
         ({"options": {"temperature": 0.0}}, True),
         ({"options": {"temperature": 0.7, "seed": 1}}, True),
         ({"options": {"temperature": 0.7, "seed": 1, "acceptance": "coupled"}}, True),
+        ({"options": {"temperature": 0.7, "seed": None, "acceptance": "coupled"}}, False),
         ({"options": {"temperature": 0.7}}, False),
         ({"options": {"temperature": 0.7, "seed": 1, "acceptance": "block"}}, False),
         ({"fingerprint": {"exact": False}}, False),

@@ -8,9 +8,9 @@ from specedge.loadtest.outputs import Outputs
 from specedge.loadtest.recording import output_hash
 
 
-def served_as(output, way="plain", number=0, rule="greedy", failure=None):
+def served_as(output, way="plain", number=0, rule="greedy", failure=None, **options):
     record = Made(way=way, number=number, output=output, prompt=f"chat {number + 1}")
-    return Made(failure=failure, result=Made(acceptance=rule)), record
+    return Made(failure=failure, result=Made(acceptance=rule), job=Made(options=options)), record
 
 
 def notes(*served, noise=0.0):
@@ -33,7 +33,14 @@ def test_width_noise_is_given_as_the_likely_reason():
 
 def test_drawn_outputs_that_depend_on_drafts_are_not_compared():
     (note,) = notes(served_as("a", rule="rejection"), served_as("b", way="auto", rule="rejection"))
-    assert "not compared: with rejection acceptance" in note
+    assert "not compared: with rejection acceptance tokens depend on the drafts" in note
+
+
+def test_drawn_outputs_are_compared_with_a_seed_and_not_without():
+    (note,) = notes(*(served_as(way, way, rule="coupled") for way in ("plain", "auto")))
+    assert "not compared: without a seed every request draws other tokens" in note
+    (note,) = notes(*(served_as(way, way, rule="coupled", seed=1) for way in ("plain", "auto")))
+    assert note.startswith("outputs of auto differ from plain decoding's on 1 of 1")
 
 
 def test_failed_requests_are_not_compared():

@@ -6,7 +6,6 @@ from specedge.loadtest.against import PLAIN
 from specedge.loadtest.records import RequestRecord
 from specedge.loadtest.serving import Served
 
-COMPARABLE = ("greedy", "coupled")  # rules whose tokens do not depend on the drafts
 _MOST_NAMED = 5
 
 
@@ -21,24 +20,28 @@ class Outputs:
         self._noise = width_noise
         self._seen: dict[str, dict[int, set[str]]] = {}  # by way and number: hashes
         self._prompts: dict[int, str] = {}
-        self._rules: set[str] = set()
+        self._why_not: set[str] = set()  # outputs may differ
 
     def add(self, served: Served, record: RequestRecord) -> None:
         """A failed request has no output to compare."""
         if served.failure is not None or served.result is None:
             return
-        self._rules.add(served.result.acceptance)
+        rule = served.result.acceptance
+        if rule == "coupled" and served.job.options.get("seed") is None:
+            self._why_not.add("without a seed every request draws other tokens")
+        elif rule not in ("greedy", "coupled"):
+            self._why_not.add(
+                f"with {rule} acceptance the tokens that are drawn depend on the drafts"
+            )
         self._prompts[record.number] = record.prompt
         self._seen.setdefault(record.way, {}).setdefault(record.number, set()).add(record.output)
 
     def notes(self) -> list[str]:
         """A line for each way whose outputs are others; none where all are equal."""
-        drawn = self._rules.difference(COMPARABLE)
-        if drawn:
+        if self._why_not:
             return [
-                f"outputs are not compared: with {' and '.join(sorted(drawn))} acceptance the "
-                "tokens that are drawn depend on the drafts; a seed with acceptance auto or "
-                "coupled makes them comparable"
+                f"outputs are not compared: {', '.join(sorted(self._why_not))}; a seed with "
+                "acceptance auto or coupled makes them comparable"
             ]
         plain = self._seen.get(PLAIN, {})
         said = []

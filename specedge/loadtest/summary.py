@@ -155,14 +155,15 @@ def summarise(kept: Kept) -> Summary:
 
 
 def promises_equality(header: Header) -> bool:
-    """Whether every way must give plain's tokens: greedy or coupled, and kernels without noise."""
+    """Whether every way must give plain's tokens: greedy, or coupled with a seed, and kernels
+    without noise."""
     if header.fingerprint.get("exact") is False:
         return False
     options = header.options
     if not options.get("temperature"):
         return True
-    rule = options.get("acceptance") or "auto"
-    return rule == "coupled" or (rule == "auto" and options.get("seed") is not None)
+    rule = options.get("acceptance") or "auto"  # with a seed auto is coupled
+    return rule in ("auto", "coupled") and options.get("seed") is not None
 
 
 class _Counting:
