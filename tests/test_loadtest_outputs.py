@@ -33,7 +33,7 @@ def test_width_noise_is_given_as_the_likely_reason():
 
 def test_drawn_outputs_that_depend_on_drafts_are_not_compared():
     (note,) = notes(served_as("a", rule="rejection"), served_as("b", way="auto", rule="rejection"))
-    assert "not compared: with rejection acceptance tokens depend on the drafts" in note
+    assert "not compared: with rejection acceptance the tokens that are drawn depend on" in note
 
 
 def test_drawn_outputs_are_compared_with_a_seed_and_not_without():
