@@ -44,10 +44,7 @@ class GrammarConstraint:
             self._back(self._n_taken)
             self._beyond = self._n_drafted = self._n_output = 0
         elif self._n_drafted:
-            beyond = min(self._beyond, self._n_drafted)
-            self._beyond -= beyond
-            self._back(self._n_drafted - beyond)
-            self._n_drafted = 0
+            self._refuse(self._n_drafted)
         for token in output[self._n_output :].tolist():
             self._take(token)
         self._n_output = len(output)
@@ -64,6 +61,13 @@ class GrammarConstraint:
         if not self._matcher.consume_token(token):
             self._failed()
         self._n_taken += 1
+
+    def _refuse(self, n: int) -> None:
+        """Take back the last `n` tokens that were pushed."""
+        beyond = min(self._beyond, n)
+        self._beyond -= beyond
+        self._back(n - beyond)
+        self._n_drafted -= n
 
     def _back(self, n: int) -> None:
         if n:
@@ -104,15 +108,10 @@ class GrammarConstraint:
             return []
         tokens: list[int] = self._matcher.compute_ff_tokens()[:limit]
         if tokens and len(tokens) < limit:
-            drafted = self._n_drafted
             for token in tokens:
                 self.push(token)
             ends = not self._beyond and self._matcher.is_stopped()
-            pushed = self._n_drafted - drafted
-            beyond = min(self._beyond, pushed)
-            self._beyond -= beyond
-            self._back(pushed - beyond)
-            self._n_drafted = drafted
+            self._refuse(len(tokens))
             if ends:
                 tokens.append(self._eos_ids[0])
         return tokens
