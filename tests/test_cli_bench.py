@@ -237,6 +237,20 @@ def test_a_load_of_which_nothing_was_served_is_kept_and_fails(said, pair, tmp_pa
     assert all(each.failure for each in read(tmp_path / "kept").requests)
 
 
+def test_names_of_files_need_not_be_unicode(said, pair, two, tmp_path):
+    prompts, output = (tmp_path / os.fsdecode(name) for name in (b"p\xff", b"kept\xff"))
+    prompts.write_bytes(two.read_bytes())
+    program = "from specedge.cli import main; main()"
+    line = ["bench", pair, "--prompts", prompts, *QUICK, "--output", output]
+    ran = subprocess.run(
+        [sys.executable, "-c", program, *map(str, line)], capture_output=True, timeout=60
+    )
+    assert (ran.returncode, b"error" in ran.stderr) == (0, False)
+    found = read(output).header
+    assert found.command.endswith("kept?'")
+    assert found.prompts.startswith("p?, sha256 ")
+
+
 def test_force_without_a_folder_is_refused(said, pair, two):
     code, out, err = said("bench", pair, "--prompts", two, *QUICK, "--force")
     assert (code, out) == (1, "")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 SCHEMA = 1
 HEADER, REQUESTS, ROUNDS = "bench.json", "requests.jsonl", "rounds.jsonl"
@@ -21,6 +21,15 @@ HEADER, REQUESTS, ROUNDS = "bench.json", "requests.jsonl", "rounds.jsonl"
 Count = Annotated[int, Field(ge=0)]
 Ms = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Seconds = Ms
+
+
+def _encodable(text: object) -> object:
+    """A path may be no UTF-8; its surrogates become "?"."""
+    return text.encode("utf-8", "replace").decode() if isinstance(text, str) else text
+
+
+Said = Annotated[str, BeforeValidator(_encodable)]
+"""Text that may name files."""
 
 
 class _Kept(BaseModel):
@@ -86,7 +95,7 @@ class RequestRecord(_Kept):
     prompt_tokens: Count
     tokens: Count
     output: str
-    failure: str | None = None
+    failure: Said | None = None
     prefill_ms: Ms = 0.0
     rounds: Count = 0
     propose_ms: Ms = 0.0
@@ -163,7 +172,7 @@ class Header(_Kept):
     created: str
     bundle: str
     bundle_hash: str
-    command: str
+    command: Said
     versions: dict[str, str]
     fingerprint: dict[str, StrictStr | StrictInt | StrictBool | None]
     ways: list[str]
@@ -172,7 +181,7 @@ class Header(_Kept):
     warmup: Count
     max_tokens: Count
     options: dict[str, str | int | float | bool | None] = {}
-    prompts: str = "built in"
+    prompts: Said = "built in"
     peak_rss_bytes: dict[str, int] = {}
-    notes: list[str] = []
+    notes: list[Said] = []
     complete: StrictBool = True
