@@ -86,6 +86,8 @@ def test_a_sound_bundle_gets_a_certificate_with_its_figures(desk):
     tokens = f"{found.figures['tokens']:,} tokens)"
     assert found.said.endswith(tokens)
     assert found.figures["tokens"] == 48 * runs  # the alphabet never ends
+    alone = equality.check(desk, PROMPTS[:1], ks=[1], report=lambda stage, share: None)
+    assert " runs (1 prompt, 4 ways, " in alone.said
 
 
 def test_figures_of_a_way_are_those_of_its_requests(desk):

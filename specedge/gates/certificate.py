@@ -100,7 +100,8 @@ def _said(runs: Runs, cases: Sequence[Case]) -> str:
     if failed:
         return f"{failed[0].name}: {failed[0].said}"
     tokens = sum(score.tokens for score in runs.scores)
-    size = f"{runs.prompts} prompts, {len(runs.ways)} ways, {tokens:,} tokens"
+    asked, ways = counted(runs.prompts, "prompt"), counted(len(runs.ways), "way")
+    size = f"{asked}, {ways}, {tokens:,} tokens"
     if runs.differences:
         differences = counted(len(runs.differences), "difference")
         return f"{differences} in {count} runs ({size}), {explained(runs.noise)}"

@@ -18,6 +18,7 @@ from specedge.gates.parting import first_difference
 from specedge.gates.places import ranked
 from specedge.gates.prompts import Asked
 from specedge.randomness import Randomness
+from specedge.words import counted
 
 KS = (1, 3, 7)
 NEUTRAL: Mapping[str, Any] = {
@@ -108,7 +109,7 @@ def case(desk: Desk, way: Way, found: Compared) -> Case:
     if found.excused:
         said += f"; {found.excused} parted within the width noise of this engine"
     if not found.proposed:
-        said = f"nothing was drafted in {found.texts} texts, so they prove nothing"
+        said = f"nothing was drafted in {counted(found.texts, 'text')}: that proves nothing"
         return Case(name, "skipped", said, spent, figures)
     return Case(name, "passed", said, spent, figures)
 

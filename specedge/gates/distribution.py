@@ -23,6 +23,7 @@ from specedge.gates.prompts import Asked
 from specedge.gates.remembered import Memory, RememberedEngine
 from specedge.gates.sampled import POWER, Setting, case, control, settings_of
 from specedge.proposers import DraftModelProposer, Proposer
+from specedge.words import counted
 
 NAME, TITLE = "distribution", "Sampling follows the target's own distribution"
 ALARM = 1e-3
@@ -105,7 +106,8 @@ def _places(desk: Desk, looked: Sequence[Looked], proposer: Proposer, k: int) ->
     elif not proposer.is_lookup:
         return f"{proposer.name} drafts with more than one engine's logits: not covered here"
     places = choose(looked, proposer, k, window=WINDOW, context=context, most=PLACES)
-    return places or f"{proposer.name} drafted {k} tokens nowhere in {len(looked)} plain answers"
+    drafted, answers = counted(k, "token"), counted(len(looked), "plain answer")
+    return places or f"{proposer.name} drafted {drafted} nowhere in {answers}"
 
 
 def _draw_all(
