@@ -65,6 +65,18 @@ def test_evidence_is_shown_with_its_place_tokens_margin_and_noise(specedge, bund
     assert "speculation off: the canary turned speculation off: output token " in err
 
 
+def test_options_that_would_turn_a_terminals_text_around_are_written_out(
+    specedge, bundle, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        spoil_acceptance(patch, 77)
+        specedge("run", bundle, TEXT, *ON, *DRAFTS, "--stop", "\u202e[red]\x1b[1m", "--stop", "é")
+    code, out, _ = specedge("canary", bundle)
+    assert code == 0
+    assert '"stop": ["\\u202e[red]\\u001b[1m", "é"]' in out
+    assert out.replace("\n", "").isprintable()
+
+
 def test_json_has_all_of_it(specedge, bundle):
     specedge("run", bundle, TEXT, *ON, *DRAFTS)
     specedge("run", bundle, TEXT, *ON, *DRAFTS, "--context", "128")

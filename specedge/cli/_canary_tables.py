@@ -110,6 +110,7 @@ def _gain(each: Comparison) -> str:
 
 def _evidence(number: int, each: Evidence) -> Table:
     options = json.dumps(each.options, ensure_ascii=False)
+    options = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in options)  # as repr does
     if len(options) > _MOST_OPTIONS:
         options = f"{options[:_MOST_OPTIONS]}… (--json has all of it)"
     rows = [
