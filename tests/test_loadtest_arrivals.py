@@ -76,6 +76,7 @@ def test_times_of_a_trace_count_from_its_first():
     assert loop.times_s == (0.0, 0.5, 2.0)
     assert loop.load.rate == 1.0
     assert recorded([Traced(7.0), Traced(7.0)]).load.rate is None
+    assert recorded([Traced(0.0), Traced(5e-324)]).load.rate is None
 
 
 def lines(path, *items):

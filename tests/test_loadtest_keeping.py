@@ -196,6 +196,26 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
             r"requests\.jsonl, line 1: way 'other' under load 0, expected one of the 2 ways",
         ),
         ("requests.jsonl", 2, request(load=1).model_dump_json(), "line 2: way 'auto' under load 1"),
+        (
+            "requests.jsonl",
+            2,
+            request(1).model_dump_json().replace("0.625", "2.5"),
+            "line 2: damaged: .*times are out of order",
+        ),
+        (
+            "requests.jsonl",
+            2,
+            request(1)
+            .model_dump_json()
+            .replace('"proposed_by_position":[', '"proposed_by_position":[1'),
+            "line 2: damaged: .*other positions",
+        ),
+        (
+            "requests.jsonl",
+            2,
+            request(1).model_dump_json().replace('"ended_s":1.0', '"ended_s":1e300'),
+            "line 2: damaged: ended_s: ",
+        ),
         ("bench.json", 1, "[", r"bench\.json: damaged"),
     ],
 )

@@ -142,8 +142,8 @@ def recorded(trace: Sequence[Traced]) -> OpenLoop:
             "correct the times"
         )
     # n arrivals have n - 1 gaps
-    rate = (len(times) - 1) / times[-1] if times[-1] else None
-    return OpenLoop(Load(kind="trace", rate=rate), times)
+    rate = (len(times) - 1) / times[-1] if times[-1] else math.inf
+    return OpenLoop(Load(kind="trace", rate=rate if math.isfinite(rate) else None), times)
 
 
 def _counted(count: int) -> int:

@@ -11,15 +11,27 @@ as the name says.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 SCHEMA = 1
 HEADER, REQUESTS, ROUNDS = "bench.json", "requests.jsonl", "rounds.jsonl"
 
-Count = Annotated[int, Field(ge=0)]
-Ms = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_MOST = 1e15  # of anything: what is larger was not measured, and sums would not be finite
+
+Count = Annotated[int, Field(ge=0, le=_MOST)]
+Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Ms = Annotated[float, Field(ge=0, le=_MOST, allow_inf_nan=False)]
 Seconds = Ms
 
 
@@ -48,7 +60,7 @@ class Load(_Kept):
 
     kind: Literal["closed", "poisson", "trace"]
     concurrency: Count | None = None
-    rate: Ms | None = None
+    rate: Rate | None = None
 
     @property
     def name(self) -> str:
@@ -101,11 +113,20 @@ class RequestRecord(_Kept):
     propose_ms: Ms = 0.0
     verify_ms: Ms = 0.0
     accept_ms: Ms = 0.0
-    other_ms: float = 0.0
-    proposed_by_position: list[int] = []
-    accepted_by_position: list[int] = []
+    other_ms: Annotated[float, Field(ge=-_MOST, le=_MOST)] = 0.0
+    proposed_by_position: list[Count] = []
+    accepted_by_position: list[Count] = []
     on: StrictBool = False
     reason: str = ""
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        first_s = self.ended_s if self.first_s is None else self.first_s
+        if not self.arrived_s <= self.began_s <= first_s <= self.ended_s:
+            raise ValueError("times are out of order")
+        if len(self.proposed_by_position) != len(self.accepted_by_position):
+            raise ValueError("drafted and accepted tokens have other positions")
+        return self
 
     @property
     def queued_ms(self) -> float:
@@ -182,6 +203,6 @@ class Header(_Kept):
     max_tokens: Count
     options: dict[str, str | int | float | bool | None] = {}
     prompts: Said = "built in"
-    peak_rss_bytes: dict[str, int] = {}
+    peak_rss_bytes: dict[str, Count] = {}
     notes: list[Said] = []
     complete: StrictBool = True
