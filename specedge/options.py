@@ -120,7 +120,8 @@ class GenerationOptions:
         )
         grammar = asked(given)
         if grammar is not None:
-            _ends_itself(grammar, ignore_eos, sampling.min_tokens)
+            given_here = given.get("min_tokens") is not None
+            _ends_itself(grammar, ignore_eos, sampling.min_tokens, given_here)
         return cls(
             max_tokens=max_tokens,
             stop=stop,
@@ -133,14 +134,15 @@ class GenerationOptions:
         )
 
 
-def _ends_itself(grammar: Grammar, ignore_eos: bool, min_tokens: int) -> None:
+def _ends_itself(grammar: Grammar, ignore_eos: bool, min_tokens: int, given: bool) -> None:
     """Where the grammar is at its end, nothing but an end may follow."""
     if ignore_eos:
         raise OptionError(f"ignore_eos: excludes {grammar.kind}, whose end is the output's")
     if min_tokens:
+        whose = "" if given else ", the bundle's default,"
         raise OptionError(
-            f"min_tokens: excludes {grammar.kind}, which says itself when the output may end; "
-            "use 0, or ask for more in the grammar"
+            f"min_tokens: {min_tokens}{whose} excludes {grammar.kind}, which says itself when the "
+            "output may end; use 0, or ask for more in the grammar"
         )
 
 

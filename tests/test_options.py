@@ -88,6 +88,12 @@ def test_a_request_overrides_the_bundle_even_with_a_neutral_value():
     )
 
 
+def test_a_form_says_whose_min_tokens_it_excludes():
+    with pytest.raises(OptionError, match="min_tokens: 3, the bundle's default, excludes regex"):
+        GenerationOptions.parse({"regex": "a"}, WARM)
+    assert GenerationOptions.parse({"regex": "a", "min_tokens": 0}, WARM).grammar is not None
+
+
 def test_a_request_may_be_shorter_than_the_bundles_min_tokens():
     assert GenerationOptions.parse({"max_tokens": 2}, WARM).sampling.min_tokens == 2
 

@@ -174,7 +174,7 @@ def test_logprobs_and_stop_strings_go_with_a_form(desk):
     ("options", "said"),
     [
         ({"regex": "a", "ignore_eos": True}, "ignore_eos: excludes regex"),
-        ({"regex": "a", "min_tokens": 3}, "min_tokens: excludes regex"),
+        ({"regex": "a", "min_tokens": 3}, "min_tokens: 3 excludes regex"),
         ({"regex": "["}, "regex: "),
         ({"regex": "a", "json_schema": {}}, "json_schema: excludes regex"),
         ({"json_schma": {}}, "did you mean json_schema"),
