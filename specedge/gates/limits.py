@@ -166,11 +166,11 @@ def _gate(subject: Subject, cases: list[Case], seconds: float) -> Gate:
         ran = sum(case.outcome == "passed" for case in cases)
         memory = next((c.said for c in cases if "rss_end_bytes" in c.figures), "memory not judged")
         said = f"{ran} limits hold in {len(subject.ways)} ways, T = {subject.context}; {memory}"
-    notes = [f"Ways: {', '.join(way.name for way in subject.ways)}; greedy, end ids ignored."]
+    notes = [f"ways: {', '.join(way.name for way in subject.ways)}; greedy, end ids ignored"]
     if not subject.exact:
         notes.append(
-            "Logits of this engine differ with the width of a call: lengths and reasons are "
-            "compared here, tokens by the gate greedy."
+            "logits of this engine differ with the width of a call: lengths and reasons are "
+            "compared here, tokens by the gate greedy"
         )
     figures = {"context": subject.context, "ways": [way.name for way in subject.ways]}
     return Gate("limits", "Limits", said, cases, seconds, figures, notes)

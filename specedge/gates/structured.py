@@ -140,18 +140,18 @@ def _certificate(cases: Sequence[Case], whole: Tally) -> str:
 
 def _notes(whole: Tally, *, exact: bool) -> list[str]:
     said = [
-        "Validated by jsonschema, Python's re and readers of our own, none of which made the "
-        "output; keys that repeat inside a map are one key to them."
+        "validated by jsonschema, Python's re and readers of our own, none of which made the "
+        "output; keys that repeat inside a map are one key to them"
     ]
     if whole.forced_proposed:
         said.append(
-            f"The constraint left one token only at {whole.forced_proposed:,} drafted places; "
+            f"the constraint left one token only at {whole.forced_proposed:,} drafted places; "
             f"{whole.forced_accepted:,} were accepted, "
-            f"{whole.figures()['forced_share']:.0%} of the tokens made with speculation."
+            f"{whole.figures()['forced_share']:.0%} of the tokens made with speculation"
         )
     if not exact:
         said.append(
-            "Calls of other widths differ in their last bits here, so a sampled output is "
-            "checked for its form and not for its tokens."
+            "calls of other widths differ in their last bits here, so a sampled output is "
+            "checked for its form and not for its tokens"
         )
     return said

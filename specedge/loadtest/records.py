@@ -183,7 +183,7 @@ class Header(_Kept):
         warmup: requests of each way that were made before and left out.
         max_tokens: output limit of every request.
         options: sampling and other options of every request, as given.
-        prompts: where they come from, "built in" or the file's name and hash.
+        prompts: where they come from: "built in", or name and hash of a file or a trace.
         peak_rss_bytes: of the process, by way (largest so far when the way's last pass ended).
         notes: what a reader must know, a line each.
         complete: False where the run was interrupted: what there is still counts.
