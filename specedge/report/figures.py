@@ -47,6 +47,31 @@ def table(
     return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
+def cards(heads: Sequence[str], rows: Iterable[Sequence[Child]], said: str) -> Markup:
+    """A table whose rows become cards where they find no room; the last cell then has no label."""
+    columns = (element("th", name, scope="col", role="columnheader") for name in heads)
+    body = [
+        element(
+            "tr",
+            element("th", row[0], scope="row", role="rowheader"),
+            *(
+                element("td", cell, data_label=name, role="cell")
+                for name, cell in zip(heads[1:], row[1:], strict=True)
+            ),
+            role="row",
+        )
+        for row in rows
+    ]
+    return element(
+        "table",
+        element("thead", element("tr", *columns), role="rowgroup"),
+        element("tbody", *body, role="rowgroup"),
+        class_="cards",
+        role="table",
+        aria_label=said,
+    )
+
+
 def folded(summary: str, *tables: Markup) -> Markup:
     """Tables that a click shows."""
     return element("details", element("summary", summary), *tables)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specedge.probe.findings import Estimate, Expected, Finding, Findings
 from specedge.report.document import signed
-from specedge.report.figures import paragraph, section
+from specedge.report.figures import cards, paragraph, section
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.summary import leading
 from specedge.words import NOTHING, counted, parted, share
@@ -34,24 +34,14 @@ def pill(state: str) -> Markup:
 
 
 def decisions(findings: Findings) -> Markup:
-    """The table that everything else explains. A row becomes a card where it finds no room."""
-    head = element(
-        "tr", *(element("th", name, scope="col", role="columnheader") for name in _HEADS)
-    )
+    """The table that everything else explains."""
     rows = [_row(each) for each in findings.findings]
-    whole = element(
-        "table",
-        element("thead", head, role="rowgroup"),
-        element("tbody", *rows, role="rowgroup"),
-        class_="cards",
-        role="table",
-        aria_label="Decision by workload and proposer",
-    )
+    whole = cards(_HEADS, rows, "Decision by workload and proposer")
     return section(
         "decision",
         "Decision by workload",
         paragraph(
-            "The acceptance rate is the share of drafted tokens that were kept, the acceptance "
+            "The acceptance rate is the share of drafted tokens that were accepted, the acceptance "
             "length the tokens that a round adds to the text, both at the best K. Intervals are "
             "of 90%."
         ),
@@ -59,9 +49,10 @@ def decisions(findings: Findings) -> Markup:
     )
 
 
-def _row(finding: Finding) -> Markup:
+def _row(finding: Finding) -> tuple[Child, ...]:
     best = leading(finding)
-    cells: tuple[Child, ...] = (
+    return (
+        finding.workload,
         finding.proposer,
         pill(finding.verdict),
         _best_k(finding, best),
@@ -70,14 +61,6 @@ def _row(finding: Finding) -> Markup:
         share(best.acceptance_rate) if best else NOTHING,
         f"{best.acceptance_length:.2f}" if best else NOTHING,
         _why(finding),
-    )
-    first = element("th", finding.workload, scope="row", role="rowheader")
-    named = zip(_HEADS[1:], cells, strict=True)
-    return element(
-        "tr",
-        first,
-        *(element("td", cell, data_label=name, role="cell") for name, cell in named),
-        role="row",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from specedge.gates.findings import Case, Gate, Outcome, Verified
 from specedge.report.document import device, document, fact, origin, signed, with_care
-from specedge.report.figures import folded, paragraph, section, table
+from specedge.report.figures import cards, folded, paragraph, section, table
 from specedge.report.markup import Child, Markup, element, joined
 from specedge.report.verify_figures import beyond, brief, full
 from specedge.report.verify_words import cases_of, final, tally
@@ -84,32 +84,7 @@ def _gates(verified: Verified) -> Markup:
     rows += [(name, NOTHING, NOTHING, NOTHING, "not asked for") for name in verified.left_out]
     if not rows:
         return section("gates", "Gates", paragraph("No gate was run."))
-    return section("gates", "Gates", _cards(_HEADS, rows, "Gates and their verdicts"))
-
-
-def _cards(heads: Sequence[str], rows: Sequence[Sequence[Child]], said: str) -> Markup:
-    """A table whose rows become cards where they find no room; the last cell then has no label."""
-    columns = (element("th", name, scope="col", role="columnheader") for name in heads)
-    body = [
-        element(
-            "tr",
-            element("th", row[0], scope="row", role="rowheader"),
-            *(
-                element("td", cell, data_label=name, role="cell")
-                for name, cell in zip(heads[1:], row[1:], strict=True)
-            ),
-            role="row",
-        )
-        for row in rows
-    ]
-    return element(
-        "table",
-        element("thead", element("tr", *columns), role="rowgroup"),
-        element("tbody", *body, role="rowgroup"),
-        class_="cards",
-        role="table",
-        aria_label=said,
-    )
+    return section("gates", "Gates", cards(_HEADS, rows, "Gates and their verdicts"))
 
 
 def _gate(gate: Gate, place: int) -> Markup:
@@ -155,7 +130,7 @@ def _cases(cases: Sequence[Case], said: str) -> Markup:
         found = element("span", case.said, class_="told")
         dim = element("span", figures, class_="said") if figures else ""
         rows.append((case.name, seconds(case.seconds), joined(found, dim)))
-    return _cards(("Case", "Took", "What was found"), rows, said)
+    return cards(("Case", "Took", "What was found"), rows, said)
 
 
 def _beyond(cases: Iterable[Case]) -> list[Markup]:
