@@ -8,8 +8,10 @@ is no error: it is said why, and whoever wanted it starts anew.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +21,8 @@ from specedge.bundle import Bundle, cache_dir
 from specedge.errors import ProbeError
 from specedge.probe.fingerprint import short_hash
 from specedge.replacing import replace_file
+
+_TRIES, _BETWEEN_S = 500, 0.002  # a second for a lock
 
 KeptType = TypeVar("KeptType", bound="Kept")
 
@@ -79,6 +83,48 @@ def read(path: Path, bundle: Bundle, record: type[KeptType], schema: int) -> Kep
     if found.hash != path.stem:
         return f"{path}: its fingerprint is not the one it is named after"
     return found
+
+
+@contextmanager
+def turn(bundle: Bundle) -> Iterator[None]:
+    """Read and store meanwhile, and lose nothing of what others store who do the same.
+
+    Other threads and processes wait for it, but no longer than a second: one that was stopped must
+    not stop them all. Where the system has no such locks nobody waits.
+    """
+    lock = _lock(bundle.path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """A file descriptor whose closing ends it."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        found = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_BETWEEN_S)
+            else:
+                return found
+    except OSError:  # a file system without locks
+        pass
+    except BaseException:  # Ctrl-C
+        os.close(found)
+        raise
+    os.close(found)
+    return None
 
 
 def store(bundle: Bundle, kind: str, record: Kept) -> Path:

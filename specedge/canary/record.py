@@ -1,7 +1,7 @@
 """What a canary has seen so far: `canaries/<fingerprint hash>.json`, where `specedge.keeping` says.
 
-Comparisons roll, totals and evidence stay. Whoever adds one reads the file again first, so several
-processes fill one record; two that write in the same instant may lose a comparison, never the file.
+Comparisons roll, totals and evidence stay. Whoever adds one reads the file again first, in turn
+with others, so several processes fill one record.
 """
 
 from __future__ import annotations
@@ -235,13 +235,14 @@ def update(
     Returns:
         The changed record, and why it could not be stored; empty where it was.
     """
-    there = [each for each in (find(bundle, fingerprint).record, known) if each is not None]
-    record = max(there, key=lambda each: each.updated, default=None) or Record.new(fingerprint)
-    changed = change(record)
-    try:
-        keeping.store(bundle, FOLDER, changed)
-    except ProbeError as error:
-        return changed, str(error)
+    with keeping.turn(bundle):
+        there = [each for each in (find(bundle, fingerprint).record, known) if each is not None]
+        record = max(there, key=lambda each: each.updated, default=None) or Record.new(fingerprint)
+        changed = change(record)
+        try:
+            keeping.store(bundle, FOLDER, changed)
+        except ProbeError as error:
+            return changed, str(error)
     return changed, ""
 
 
