@@ -10,7 +10,16 @@ import pytest
 
 from specedge.errors import PromptError
 from specedge.gates import judging, sandbox
-from specedge.gates.judging import Check, Expect, Schema, UnitTests, fenced, first_json
+from specedge.gates.judging import (
+    RIGHT,
+    Check,
+    Expect,
+    Judgement,
+    Schema,
+    UnitTests,
+    fenced,
+    first_json,
+)
 from specedge.gates.tasks import Task, builtin, read
 
 CODE = {
@@ -193,6 +202,13 @@ def test_a_schema_that_is_elsewhere_is_the_fault_of_the_task(monkeypatch):
     assert found.said.startswith("my.jsonl, line 1: ")
 
 
+def test_an_answer_deeper_than_can_be_checked_is_wrong():
+    linked = {"type": "object", "properties": {"a": {"$ref": "#"}}}
+    deep = '{"a":' * 300 + "{}" + "}" * 300
+    assert Schema(linked, "w")('{"a": {"a": {}}}') == RIGHT
+    assert Schema(linked, "w")(deep) == Judgement(False, "nested too deeply")
+
+
 def test_tests_say_which_line_failed_or_which_line_of_the_answer():
     judge = UnitTests("assert f(1) == 1\nassert f(2) == 4")
     assert judge("def f(x): return x * x").right
@@ -293,6 +309,9 @@ P = '"prompt": "a"'
         (f'{{{P}, "expect": []}}', '"expect": expected a text or a list of texts, found []'),
         (f'{{{P}, "expect": {{"is": "a"}}}}', 'one of "contains", "equals" and "regex"'),
         (f'{{{P}, "expect": {{"regex": "("}}}}', "'(' is not a pattern"),
+        (f'{{{P}, "expect": {{"regex": "a{{99999999999}}"}}}}', "is not a pattern: the repetition"),
+        (f'{{{P}, "expect": {{"regex": "{"(" * 2000}"}}}}', "is not a pattern: maximum recursion"),
+        (f'{{{P}, "schema": {{"$ref": "#"}}}}', '"schema": it refers to itself without an end'),
         (f'{{{P}, "check": "if"}}', '"check", line 1 of it: not Python: '),
         (f'{{{P}, "tests": "x = 1\\ny ="}}', '"tests", line 2 of it: not Python: '),
         (f'{{{P}, "check": " "}}', '"check": expected Python statements'),

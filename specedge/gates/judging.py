@@ -28,6 +28,7 @@ _OF_THE_ANSWER = {
     *("AttributeError", "RecursionError", "StopIteration"),
     "SyntaxError",  # of a text that it parses: the check itself was compiled before
 }
+_TOO_DEEP = "nested too deeply"
 _MOST_SHOWN = 160  # characters of a line of a check
 
 
@@ -230,6 +231,9 @@ class Schema:
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
             raise PromptError(f"{self.where}: {_cut(error.message)}; correct the schema") from None
+        for answer in ("{}", "[]"):
+            if self(answer).said == _TOO_DEEP:
+                raise PromptError(f"{self.where}: it refers to itself without an end; correct it")
 
     def __call__(self, answer: str) -> Judgement:
         from jsonschema import Draft202012Validator, exceptions
@@ -245,6 +249,8 @@ class Schema:
             worst = exceptions.best_match(found)
         except Unresolvable as missing:
             return Judgement(False, f"{self.where}: {missing}; write it out", at_fault=True)
+        except RecursionError:
+            return Judgement(False, _TOO_DEEP)
         if worst is None:
             return RIGHT
         return Judgement(False, f"{worst.json_path}: {_cut(worst.message)}")
@@ -263,7 +269,7 @@ def first_json(answer: str) -> Any:
     try:
         return json.JSONDecoder(parse_constant=_no_constant).raw_decode(text, begins.start())[0]
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
 
 
 def _no_constant(name: str) -> Any:

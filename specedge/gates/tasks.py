@@ -14,6 +14,7 @@ and maybe `name` and `max_tokens`.
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -162,8 +163,10 @@ def _expect(said: Any, where: str) -> Expect:
             raise PromptError(f"{where}: expected a text that is not empty, found {shown(text)}")
         if how == "regex":
             try:
-                re.compile(text)
-            except re.error as error:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of what it may mean in a later Python
+                    re.compile(text)
+            except (re.error, OverflowError, RecursionError) as error:
                 raise PromptError(f"{where}: {shown(text)} is not a pattern: {error}") from None
     return Expect(cast('Literal["contains", "equals", "regex"]', how), tuple(texts))
 
