@@ -58,7 +58,9 @@ def test_a_rate_must_be_a_number_above_0(rate):
 
 @pytest.mark.parametrize("rate", [1e-309, 5e-324])
 def test_arrivals_that_would_never_come_are_refused(rate):
-    with pytest.raises(BenchError, match=r"rate: 5 requests at .* would never have come"):
+    with pytest.raises(
+        BenchError, match=r"rate: at .* requests a second they would never have come"
+    ):
         poisson(rate, 5)
     with pytest.raises(BenchError, match=r"trace: from -1e.308 to 1e.308 s is too long"):
         recorded([Traced(-1e308), Traced(1e308)])

@@ -123,7 +123,7 @@ def poisson(rate: float, count: int, seed: int = 0) -> OpenLoop:
         times = tuple(np.cumsum(gaps).tolist())
     if not math.isfinite(times[-1]):
         raise BenchError(
-            f"rate: {count} requests at {rate:g} a second would never have come; use a larger one"
+            f"rate: at {rate:g} requests a second they would never have come; use a larger one"
         )
     return OpenLoop(Load(kind="poisson", rate=rate), times)
 
