@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import tiny
 from constrained import Afresh
 from specedge.errors import OptionError, SamplingError
+from specedge.guidance import compiling
 from specedge.guidance.compiling import KEPT, Guidance
 from specedge.guidance.grammar import Grammar, asked
 
@@ -242,6 +244,20 @@ def test_no_python_runs_inside_of_llguidance(guidance):
     sys.setprofile(None)
     assert len(tokens) > 5
     assert "call" not in seen
+
+
+def test_a_beginning_that_is_looked_for_without_end_is_refused(guidance, monkeypatch):
+    over = threading.Event()
+
+    class Lost:
+        def compute_bitmask(self) -> bytes:
+            over.wait(30)
+            return b""
+
+    monkeypatch.setattr(compiling, "LONGEST_S", 0.05)
+    with pytest.raises(OptionError, match=r"grammar: no output .* in 0\.05 s; .* rule has an end"):
+        guidance._try(Lost(), "grammar")
+    over.set()
 
 
 def test_what_cannot_be_followed_any_further_says_so_in_a_few_words(guidance):

@@ -7,6 +7,7 @@ constraints for language model decoding").
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from specedge.bundle import Bundle
 
 KEPT = 32  # compiled grammars
+LONGEST_S = 20.0  # for the first token of a grammar; 10,000 properties take some seconds
 # One form of every value, as json.dumps writes it: free whitespace can go on for ever, and a
 # schema's own "x-guidance" may still ask for it.
 JSON_STYLE = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
@@ -84,9 +86,9 @@ class Guidance:
 
     def _start(self, grammar: Grammar) -> Any:
         """A matcher that has consumed nothing; it is copied, never used."""
-        found = self._compiled.get(grammar)
+        found = self._compiled.pop(grammar, None)  # in one step, for the sake of other threads
         if found is not None:
-            self._compiled.move_to_end(grammar)
+            self._compiled[grammar] = found
             return found
         source = self._source(grammar)
         limits = self._limits
@@ -106,7 +108,17 @@ class Guidance:
 
     def _try(self, matcher: Any, kind: str) -> None:
         """What the first token will need, so that it is refused now and not in the middle."""
-        packed = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        found: list[bytes] = []
+        # A rule without an end may have it look for one for ever; it lets other threads run then.
+        look = threading.Thread(target=lambda: found.append(matcher.compute_bitmask()), daemon=True)
+        look.start()
+        look.join(LONGEST_S)
+        if not found:
+            raise OptionError(
+                f"{kind}: no output that begins like this was found in {LONGEST_S:g} s; see to it "
+                "that every rule has an end, or use a simpler one"
+            )
+        packed = np.frombuffer(found[0], np.uint8)
         if matcher.is_error():
             raise OptionError(f"{kind}: no output can begin like this: {trouble(matcher)}")
         allowed = np.flatnonzero(np.unpackbits(packed, bitorder="little")).tolist()
