@@ -138,6 +138,15 @@ EFFECTS = {
             len({sample.text for sample in got.samples}) == 4 and got.tokens == plain.tokens
         ),
     ),
+    "json_schema": (
+        lambda plain: {"enum": ["ab", "cd"]},
+        lambda got, *_: got.text in ('"ab"', '"cd"'),
+    ),
+    "regex": (lambda plain: "[0-9]{4}", lambda got, *_: re.fullmatch("[0-9]{4}", got.text)),
+    "grammar": (
+        lambda plain: 'start: "no" | "yes" "!"',
+        lambda got, *_: got.text in ("no", "yes!"),
+    ),
 }
 
 
