@@ -26,7 +26,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(RUNS): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,export]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,export,guidance]'
 	touch $@
 
 $(DEVELOPS): pyproject.toml | $(BIN)/python
