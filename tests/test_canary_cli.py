@@ -106,6 +106,10 @@ def test_as_many_of_the_last_comparisons_are_listed_as_one_wants(specedge, bundl
     assert listed() == ["12", "13", "14"]
     assert listed("--last", "2") == ["13", "14"]
     assert listed("--last", "0") == []
+    for other in ("--json", "--clear"):
+        code, out, err = specedge("canary", bundle, "--last", "2", other)
+        assert (code, out) == (2, "")
+        assert "--last is for the tables" in err
 
 
 def test_clearing_forgets(specedge, bundle):

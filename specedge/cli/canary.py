@@ -12,23 +12,30 @@ if TYPE_CHECKING:
     from specedge.bundle import Bundle
     from specedge.canary.record import Record
 
+LAST = 10  # comparisons to list
+
 
 @click.command(short_help="Show what a canary has seen.")
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of tables.")
 @click.option(
-    "--last", type=click.IntRange(0), default=10, metavar="N", help="Comparisons to list."
+    "--last",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Comparisons to list; --json has all that are kept. [default: 10]",
 )
 @click.option(
     "--clear", is_flag=True, help="Forget every record of BUNDLE, and what they turned off."
 )
-def command(bundle: Path, as_json: bool, last: int, clear: bool) -> None:
+def command(bundle: Path, as_json: bool, last: int | None, clear: bool) -> None:
     """Show, for BUNDLE, the verdict on speculation, the comparisons it rests on and the evidence.
 
     `--canary` of run and chat, and `canary=` of specedge.load, decode a share of requests plainly
     as well. There is one record for each set of engine, settings and machine; the newest comes
     first.
     """
+    if last is not None and (as_json or clear):
+        raise click.UsageError("--last is for the tables; leave it out with --json and --clear")
     from specedge.bundle import Bundle
     from specedge.canary.record import clear as forget
     from specedge.errors import ProbeError
@@ -60,7 +67,7 @@ def command(bundle: Path, as_json: bool, last: int, clear: bool) -> None:
     for number, (path, record) in enumerate(records):
         if number:
             click.echo()
-        print_record(path, record, _differences(newest, record), last)
+        print_record(path, record, _differences(newest, record), LAST if last is None else last)
 
 
 def _stored(bundle: Bundle) -> tuple[list[tuple[Path, Record]], list[str]]:
