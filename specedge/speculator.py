@@ -13,7 +13,7 @@ from typing import Literal
 from specedge.contract import GraphSpec, Ids
 from specedge.controller import Chooser
 from specedge.errors import OptionError, ProposerError, with_class
-from specedge.guidance.drafting import Fitted, forced
+from specedge.guidance.drafting import GRAMMAR, Fitted, forced
 from specedge.policy.choice import Choice
 from specedge.proposers.base import NO_DRAFT, Draft, Proposer
 from specedge.sampling.constraint import Constraint
@@ -157,6 +157,7 @@ class Speculator:
             if found is not None:
                 self._forced = True
                 draft, self.choice = found
+                self._drafted[GRAMMAR] = self._drafted.get(GRAMMAR, 0) + len(draft.tokens)
                 return draft
         if not self._on:
             return NO_DRAFT
@@ -234,6 +235,10 @@ class Speculator:
         chosen = self._controller.state() if on else None
         if chosen is not None:
             on, reason = chosen
+        forced_tokens = self._drafted.get(GRAMMAR)
+        if forced_tokens:
+            alone = "" if on else f"; else {reason.removeprefix('speculation off: ')}"
+            on, reason = True, f"{forced_tokens} tokens had no alternative{alone or f'; {reason}'}"
         return SpeculationState(self._mode, on, reason, lead, self._failures)
 
     def close(self) -> None:

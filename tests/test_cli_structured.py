@@ -77,6 +77,7 @@ def test_files_that_hold_no_schema_are_refused(said, bundle, tmp_path):
         code, out, err = said(*run(bundle, "--json-schema", file))
         assert (code, out) == (1, "")
         assert message in err
+        assert str(file) in err
         assert err.count("\n") == 1
 
 

@@ -118,6 +118,9 @@ def test_tokens_without_alternative_come_for_nothing(desk):
     assert share.accepted == share.proposed > 5
     assert auto.metrics.rounds < plain.metrics.rounds
     assert GRAMMAR not in plain.metrics.proposers
+    assert auto.speculation.on
+    assert f"{share.proposed} tokens had no alternative" in auto.speculation.reason
+    assert not plain.speculation.on
 
 
 def test_forced_tokens_are_drafted_where_no_proposer_is_there(tmp_path):

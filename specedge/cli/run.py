@@ -80,17 +80,22 @@ def command(
     from specedge.cli._input import read_file
     from specedge.cli._output import JsonPrinter, TextPrinter, print_rounds, print_stats
     from specedge.cli._session import open_model, request_options
+    from specedge.errors import OptionError
 
-    form = {
-        name: read_file(file)
-        for name, file in (("json_schema", json_schema), ("grammar", grammar))
-        if file is not None
-    }
+    named = {"json_schema": json_schema, "grammar": grammar}
+    form_files = {name: file for name, file in named.items() if file is not None}
+    form = {name: read_file(file) for name, file in form_files.items()}
     asked = request_options({**options, **form, "logprobs": logprobs})
     printer = JsonPrinter() if as_json else TextPrinter(headers=stats)
     with open_model(bundle, options) as model:
         chat = not raw and (model.has_chat_template or system is not None)
-        stream = model.stream(_messages(text, system) if chat else text, **asked)
+        try:
+            stream = model.stream(_messages(text, system) if chat else text, **asked)
+        except OptionError as error:
+            name, _, said = str(error).partition(": ")
+            if name not in form_files:
+                raise
+            raise OptionError(f"{form_files[name]}: {said}") from None
         try:
             for event in stream:
                 printer.event(event)

@@ -16,12 +16,17 @@ import numpy as np
 
 from specedge.errors import OptionError
 from specedge.guidance.constraint import GrammarConstraint, one_line, trouble
-from specedge.guidance.grammar import Grammar
+from specedge.guidance.grammar import Grammar, Kind
 from specedge.guidance.spelling import concealed, named_by_id
 
 if TYPE_CHECKING:
     from specedge.bundle import Bundle
 
+_REMEDY: dict[Kind, str] = {
+    "json_schema": "; leave that out of the schema, or write it in another way",
+    "regex": "; expected a pattern as Rust's regex crate reads it",
+    "grammar": "; expected a Lark grammar that begins at `start`",
+}
 KEPT = 32  # compiled grammars
 LONGEST_S = 20.0  # for the first token of a grammar; 10,000 properties take some seconds
 # One form of every value, as json.dumps writes it: free whitespace can go on for ever, and a
@@ -96,7 +101,7 @@ class Guidance:
             source, self._tokenizer, limits=limits
         )
         if wrong:
-            raise OptionError(f"{grammar.kind}: {one_line(said[0])}")
+            raise OptionError(f"{grammar.kind}: {one_line(said[0])}{_REMEDY[grammar.kind]}")
         matcher = self._matcher(self._tokenizer, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise OptionError(f"{grammar.kind}: {one_line(matcher.get_error())}")

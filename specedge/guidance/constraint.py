@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from specedge.guidance.spelling import MARK
 from specedge.sampling.constraint import Mask
 
 _LONGEST_REASON = 300  # characters
+_POINTS = re.compile(r"\s*(\d+ \||[\^~ ]+$)")  # an excerpt, and the mark under its place
 
 
 class GrammarConstraint:
@@ -142,6 +144,7 @@ def trouble(matcher: Any) -> str:
 
 def one_line(said: object) -> str:
     """Its beginning; what moves a terminal's cursor or colours it is written out."""
-    text = " ".join(str(said).replace(MARK, "").split())
+    lines = [line for line in str(said).splitlines() if not _POINTS.match(line)]
+    text = " ".join(" ".join(lines).replace(MARK, "").split())
     text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -120,7 +120,7 @@ def _tiles(summary: Summary) -> Iterable[Markup]:
         yield tile(share(acceptance.rate), "of drafted tokens accepted", length)
     found = [cell.against for cell in summary.under(load) if cell.against is not None]
     equal = f"{sum(each.equal for each in found)} of {sum(each.pairs for each in found)}"
-    yield tile(equal, "outputs equal", "requests that gave plain decoding’s tokens")
+    yield tile(equal, "outputs equal", f"gave plain decoding’s tokens, {name}")
 
 
 def _conditions(header: Header, kept: Kept) -> Markup:
