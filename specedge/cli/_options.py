@@ -1,4 +1,4 @@
-"""Options that `run` and `chat` share."""
+"""Options that commands share: those of `run` and `chat`, and how the others open engines."""
 
 from __future__ import annotations
 
@@ -165,3 +165,27 @@ def model_options(command: Command) -> Command:
     for option in reversed(_SHARED):
         command = option(command)
     return command
+
+
+def engine_options(*, memory: str) -> Callable[[Command], Command]:
+    """Add what `probe`, `verify` and `bench` open engines with; `memory` is that option's help."""
+    options = (
+        click.option("--threads", type=int, metavar="N", help="[default: every usable core]"),
+        click.option(
+            "--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]"
+        ),
+        click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs."),
+        click.option("--memory", metavar="SIZE", help=memory),
+        click.option(
+            "--exact/--no-exact",
+            default=True,
+            help="Kernels whose results do not depend on how many tokens a call has.",
+        ),
+    )
+
+    def added(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return added

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specedge.cli._options import engine_options
 from specedge.cli._stages import Percent, Stages
 
 if TYPE_CHECKING:
@@ -147,15 +148,7 @@ def _list_of(kind: Callable[[str], Any], what: str) -> Callable[..., list[Any] |
     type=click.Choice(["auto", "greedy", "rejection", "block", "coupled"]),
     help="Who decides about drafted tokens. [default: bundle's]",
 )
-@click.option("--threads", type=int, metavar="N", help="[default: every usable core]")
-@click.option("--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]")
-@click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs.")
-@click.option("--memory", metavar="SIZE", help="Limit, as in 1GiB, of what a run may need.")
-@click.option(
-    "--exact/--no-exact",
-    default=True,
-    help="Kernels whose results do not depend on how many tokens a call has.",
-)
+@engine_options(memory="Limit, as in 1GiB, of what a run may need.")
 @click.option(
     "--output",
     type=_FOLDER,

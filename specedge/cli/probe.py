@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specedge.cli._options import engine_options
+
 if TYPE_CHECKING:
     from specedge.probe.probing import Probed
 
@@ -48,15 +50,7 @@ _MOST_LEFT_OUT = 3
 )
 @click.option("--budget", type=float, default=60.0, metavar="S", help="Seconds for measuring.")
 @click.option("--again", is_flag=True, help="Measure even where there is a record.")
-@click.option("--threads", type=int, metavar="N", help="[default: every usable core]")
-@click.option("--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]")
-@click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs.")
-@click.option("--memory", metavar="SIZE", help="As in run: a draft that does not fit is left out.")
-@click.option(
-    "--exact/--no-exact",
-    default=True,
-    help="Kernels whose results do not depend on how many tokens a call has.",
-)
+@engine_options(memory="As in run: a draft that does not fit is left out.")
 def command(
     bundle: Path,
     as_json: bool,

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from specedge.cli._options import engine_options
+
 
 @click.command(short_help="Check that speculation changes nothing; go or no-go.")
 @click.argument("bundle", type=click.Path(path_type=Path))
@@ -52,15 +54,7 @@ import click
     metavar="FILE",
     help="Write a report as one page that needs no network.",
 )
-@click.option("--threads", type=int, metavar="N", help="[default: every usable core]")
-@click.option("--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]")
-@click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs.")
-@click.option("--memory", metavar="SIZE", help="Limit, as in 1GiB, of what a run may need.")
-@click.option(
-    "--exact/--no-exact",
-    default=True,
-    help="Kernels whose results do not depend on how many tokens a call has.",
-)
+@engine_options(memory="Limit, as in 1GiB, of what a run may need.")
 def command(
     bundle: Path, as_json: bool, junit: Path | None, html: Path | None, **options: Any
 ) -> None:
