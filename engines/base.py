@@ -7,27 +7,38 @@ never attended to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
 from specedge.contract import GraphSpec, Ids, Logits
 
 
-@dataclass(slots=True)
 class Scored:
     """What one call returns for its scored rows.
 
     Args:
         greedy_ids: int64 [M]; argmax of each row, ties to the lowest id.
-        logits: float32 [M, V]; row i scores the token after the i-th scored input token.
+        logits: float32 [M, V]; row i scores the token after the i-th scored input token. Or how to
+            fetch them from a device, which happens when they are first read.
         run_ms: milliseconds inside the runtime's own call.
 
     Both arrays are views of the engine's buffers: valid until that engine's next call.
     """
 
-    greedy_ids: Ids
-    logits: Logits
-    run_ms: float
+    __slots__ = ("_logits", "greedy_ids", "run_ms")
+
+    def __init__(
+        self, greedy_ids: Ids, logits: Logits | Callable[[], Logits], run_ms: float
+    ) -> None:
+        self.greedy_ids = greedy_ids
+        self._logits = logits
+        self.run_ms = run_ms
+
+    @property
+    def logits(self) -> Logits:
+        if callable(self._logits):
+            self._logits = self._logits()
+        return self._logits
 
 
 class Slot(Protocol):

@@ -1,7 +1,11 @@
 """Name to engine; a runtime library is imported when its engine is asked for, never before.
 
-    auto, cpu   ONNX Runtime on the CPU
-    fake        no weights: a rule over token ids, for tests (see `specedge.engines.fake`)
+    auto, cpu      ONNX Runtime on the CPU
+    cuda           ONNX Runtime's CUDA provider
+    ort-tensorrt   ONNX Runtime's TensorRT provider
+    tensorrt       TensorRT itself, from plans that `specedge build` made on this device
+    tensorrt-rtx   TensorRT-RTX, from plans that `specedge build` made for this compute capability
+    fake           no weights: a rule over token ids, for tests (see `specedge.engines.fake`)
 
 The fake engine opens any bundle. When the graph's file is JSON it holds the rule, otherwise the
 rule is {"rule": "hashed"}:
@@ -18,11 +22,12 @@ import importlib.util
 import json
 from pathlib import Path
 
-from specedge.contract import GraphSpec
+from specedge.contract import EngineOptions, GraphSpec
 from specedge.engines.base import Engine
 from specedge.errors import EngineError
 
-NAMES = ("auto", "cpu", "fake")
+NAMES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "fake")
+_PROVIDERS = {"auto": "cpu", "cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}
 
 
 def create(
@@ -30,6 +35,7 @@ def create(
     bundle_path: Path,
     spec: GraphSpec,
     *,
+    options: EngineOptions | None = None,
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
@@ -41,6 +47,7 @@ def create(
         name: one of NAMES.
         bundle_path: the bundle's folder.
         spec: which graph of it.
+        options: of the runtime, in its own words ([engines.NAME] of a config).
         threads: of the runtime; None: the engine's own choice.
         context: T of its slots, at most spec.context; None: spec.context.
         exact: logits that do not depend on how many tokens a call has, where the engine can.
@@ -49,21 +56,33 @@ def create(
     Raises:
         EngineError: an unknown name, a runtime that is missing or installed twice, or a graph
             that does not load.
+        PlanError: no plan for this graph, runtime and device.
     """
     if name == "fake":
         return _fake(bundle_path, spec, context)
-    if name in ("auto", "cpu"):
+    if name in _PROVIDERS:
         check_onnxruntime()
+        if spec.lowering == "concat":
+            from specedge.engines import concat
+
+            return concat.open_engine(bundle_path, spec, threads=threads, context=context)
         from specedge.engines.ort import open_engine
 
         return open_engine(
             bundle_path,
             spec,
-            provider="cpu",
+            provider=_PROVIDERS[name],
+            options=options,
             threads=threads,
             context=context,
             exact=exact,
             takes_turns=takes_turns,
+        )
+    if name in ("tensorrt", "tensorrt-rtx"):
+        from specedge.engines.trt import runtime
+
+        return runtime.open_engine(
+            bundle_path, spec, backend=name, options=options, context=context, exact=exact
         )
     near = difflib.get_close_matches(name, NAMES, n=1)
     hint = f"did you mean {near[0]}?" if near else "choose one of them"

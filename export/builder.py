@@ -93,6 +93,10 @@ def build(
     """
     progress = Silent() if progress is None else progress
     output = Path(output)
+    if config.export.frontend == "optimum":
+        from specedge.export.optimum import build as build_with_optimum  # an extra
+
+        return build_with_optimum(config, output, force=force, base=base, progress=progress)
     with ExitStack() as stack, staging.staged(output, force=force) as folder:
         target = _open("target", config.target, config, base, progress, stack)
         draft, proof = _open_draft(
@@ -139,6 +143,7 @@ def build(
                 margin=config.speculation.margin,
             ),
             generation=GenerationDefaults(**config.generation.model_dump()),
+            engines={name: dict(said) for name, said in config.engines.items()},
             files=staging.record_files(folder, progress, hashes),
         )
         staging.write_manifest(folder, manifest)
@@ -190,7 +195,7 @@ def _describe(
     scheme = None
     if model.precision in _BITS:
         scheme = Scheme(
-            _BITS[model.precision], export.block_size, export.symmetric, export.rounding
+            _BITS[model.precision], export.block_size, export.is_symmetric, export.rounding
         )
     graph = GraphSpec(
         role=role,

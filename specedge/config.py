@@ -11,7 +11,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,13 +26,22 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from specedge.configs import find
-from specedge.contract import DefaultAcceptance, Lowering, Margin, Precision, SamplingDefaults
+from specedge.contract import (
+    DefaultAcceptance,
+    Element,
+    EngineOptions,
+    Margin,
+    Precision,
+    SamplingDefaults,
+)
 from specedge.errors import ConfigError
 from specedge.limits import MARGIN, shown
 from specedge.memory import MIN_CONTEXT, parse_size
 
 Rounding = Literal["plain", "mse", "calibrated"]
 ProposerName = Literal["ngram", "draft"]
+EngineName = Literal["cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx"]
+_ELEMENTS: dict[str, Element] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MAX_CONTEXT = 1 << 20
 MAX_VERIFY = 512
 
@@ -65,33 +74,32 @@ class ModelConfig(_Section):
     licence_note: Text | None = None
     sha256: Sha256 | None = None  # of the weights file, or of the joined parts
 
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _known_precision(cls, value: object) -> object:
-        if value in ("fp16", "bf16"):
-            raise ValueError(
-                f"not available in this version; use {' | '.join(get_args(Precision))}"
-            )
-        return value
-
 
 class ExportConfig(_Section):
     """[export]: the shape of the bundle."""
 
-    lowering: Lowering = "ort"
+    frontend: Literal["native", "optimum"] = "native"
+    lowering: Literal["ort", "standard"] = "ort"  # of the native front end
+    activations: Literal["auto", "fp32", "fp16", "bf16"] = "auto"  # of hidden states and KV
     context: Annotated[int, Field(ge=MIN_CONTEXT, le=MAX_CONTEXT)] = 4096
     max_verify: Annotated[int, Field(ge=1, le=MAX_VERIFY)] = 16
     block_size: Literal[32, 64, 128] = 64
-    symmetric: bool = False
+    symmetric: bool | None = None  # None: where the lowering asks for it
     rounding: Rounding = "calibrated"
     memory_budget: Size | None = None
 
-    @field_validator("lowering", mode="before")
-    @classmethod
-    def _known_lowering(cls, value: object) -> object:
-        if value == "standard":
-            raise ValueError("not available in this version; use ort")
-        return value
+    @property
+    def is_symmetric(self) -> bool:
+        """Zero points are in the middle: all that TensorRT takes."""
+        return self.lowering == "standard" if self.symmetric is None else self.symmetric
+
+    @model_validator(mode="after")
+    def _lowering_can(self) -> ExportConfig:
+        if self.lowering == "standard" and not self.is_symmetric:
+            raise ValueError("symmetric = false: lowering standard has no zero points")
+        if self.lowering == "ort" and self.activations == "bf16":
+            raise ValueError("activations = 'bf16': lowering ort has fp32 and fp16; use standard")
+        return self
 
     @model_validator(mode="after")
     def _verify_fits(self) -> ExportConfig:
@@ -157,6 +165,35 @@ class Config(_Section):
     export: ExportConfig = ExportConfig()
     speculation: SpeculationConfig = SpeculationConfig()
     generation: GenerationConfig = GenerationConfig()
+    engines: dict[EngineName, EngineOptions] = {}  # [engines.cuda]: the runtime's own options
+
+    def activations(self, model: ModelConfig) -> Element:
+        """Of one model's hidden states and KV."""
+        asked = self.export.activations
+        if asked != "auto":
+            return _ELEMENTS[asked]
+        if model.precision in _ELEMENTS:
+            return _ELEMENTS[model.precision]
+        return "float16" if self.export.lowering == "standard" else "float32"
+
+    @model_validator(mode="after")
+    def _activations_fit(self) -> Config:
+        for role, model in (("target", self.target), ("draft", self.draft)):
+            if model is None or model.precision not in _ELEMENTS:
+                continue
+            asked = self.export.activations
+            if asked not in ("auto", model.precision):
+                raise ValueError(
+                    f"[{role}] precision = {model.precision!r} with [export] activations = "
+                    f"{asked!r}: weights that are not quantised are what they are multiplied "
+                    "with; use activations = 'auto'"
+                )
+            if model.precision == "bf16" and self.export.lowering == "ort":
+                raise ValueError(
+                    f"[{role}] precision = 'bf16': lowering ort has fp32, fp16, int8 and int4; "
+                    "use lowering = 'standard'"
+                )
+        return self
 
     @model_validator(mode="after")
     def _draft_length_fits(self) -> Config:

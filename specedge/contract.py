@@ -15,6 +15,8 @@ inputs
 outputs
     logits           float32 [M, V]
     greedy_ids       int64 [M]           argmax of a row; ties go to the lowest id
+    greedy_logits    float32 [M]         the logit of each greedy id, so that logits which stay on
+                                         a device can be checked for NaN; older graphs lack it
     present.{l}.key / present.{l}.value  bound to the buffers of past.{l}.*: nothing is copied
 
 V counts the ids that the tokenizer knows: a padded tail of the checkpoint's vocabulary is cut
@@ -44,6 +46,7 @@ TOTAL_LENGTH = "total_length"
 LOGIT_ROWS = "logit_rows"
 LOGITS = "logits"
 GREEDY_IDS = "greedy_ids"
+GREEDY_LOGITS = "greedy_logits"
 
 WIDEST_STEP = 8  # an engine may pad the width of a call to a multiple of at most this
 
@@ -76,8 +79,19 @@ Penalty = Annotated[float, Field(ge=limits.MIN_PENALTY, le=limits.MAX_PENALTY, a
 MinTokens = Annotated[int, Field(ge=0, le=limits.MAX_ID)]
 DefaultAcceptance = Literal["auto", "rejection", "block", "coupled"]
 
-Precision = Literal["fp32", "int8", "int4"]
-Lowering = Literal["ort"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "int4"]  # of weights
+Lowering = Literal["ort", "standard", "concat"]
+"""What a graph is made of.
+
+ort       ONNX Runtime's fused operators
+standard  operators of the ONNX standard alone (opset 24): ONNX Runtime, TensorRT, TensorRT-RTX
+concat    contract "concat": another exporter's graph, KV grows by concatenation (engines/concat)
+"""
+Element = Literal["float32", "float16", "bfloat16"]
+"""Of hidden states and KV; norms, softmax and logits are float32 whatever it is."""
+
+EngineOptions = dict[str, str | int | float | bool]
+"""What the config's [engines.NAME] says to a runtime, in the runtime's own words."""
 
 
 def past(layer: int, part: Literal["key", "value"]) -> str:
@@ -119,7 +133,7 @@ class GraphSpec(_Model):
     heads: Size
     kv_heads: Size  # H_kv
     head_dim: Size  # D
-    kv_dtype: Literal["float32"] = "float32"
+    kv_dtype: Element = "float32"  # of hidden states too
     context: Size  # T, rows of the KV buffer; also bounds the rotary tables
     max_verify: Size  # widest verification the memory plan allows for: K + 1 <= max_verify
     weight_bytes: Bytes  # of `weights`
@@ -128,7 +142,12 @@ class GraphSpec(_Model):
     def kv_bytes(self, context: int | None = None) -> int:
         """Bytes of one sequence's keys and values at `context` rows (default: the whole T)."""
         rows = self.context if context is None else context
-        return 2 * self.layers * self.kv_heads * rows * self.head_dim * 4
+        return 2 * self.layers * self.kv_heads * rows * self.head_dim * self.element_bytes
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one value of KV or of a hidden state."""
+        return 4 if self.kv_dtype == "float32" else 2
 
 
 class TokenizerSpec(_Model):
@@ -247,6 +266,7 @@ class Manifest(_Model):
     quality: dict[str, QualityRecord] = {}  # by role
     speculation: SpeculationDefaults = SpeculationDefaults()
     generation: GenerationDefaults = GenerationDefaults()
+    engines: dict[str, EngineOptions] = {}  # by name of the engine
     files: dict[str, FileRecord]  # everything but specedge.json itself
     notes: list[str] = []
     extra: dict[str, Any] = {}

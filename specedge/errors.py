@@ -9,6 +9,7 @@
     ├── ExportError            the destination, the disk, a check that failed
     ├── BundleError            a bundle that is damaged, altered or too new
     ├── EngineError            a runtime that is missing, misconfigured or failed in a call
+    │   └── PlanError          an engine plan that is missing, stale or cannot be built
     ├── ProbeError             a measurement that cannot be made or kept
     ├── BenchError             a load that cannot be run, kept, read or compared
     ├── PromptError            a prompt that is empty, too long or not text
@@ -59,6 +60,10 @@ class BundleError(SpecedgeError):
 
 class EngineError(SpecedgeError):
     """An engine is not installed, cannot load a graph, or failed in a call."""
+
+
+class PlanError(EngineError):
+    """A plan (a compiled engine) is missing, stale, of another device, or cannot be built."""
 
 
 class ProbeError(SpecedgeError):

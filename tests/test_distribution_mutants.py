@@ -137,7 +137,7 @@ def rows_off_by(step: int) -> Patch:
 
         def moved(self: ProcessedSampler, scored: Scored, draft: Ids, row: int) -> Law:
             rows = np.clip(np.arange(len(scored.logits)) + step, 0, len(scored.logits) - 1)
-            wrong = replace(scored, logits=scored.logits[rows])
+            wrong = Scored(scored.greedy_ids, scored.logits[rows], scored.run_ms)
             return target_law(self, wrong, draft, row)
 
         patch.setattr(ProcessedSampler, "target_law", moved)

@@ -377,7 +377,7 @@ def test_rows_that_break_the_contract_fail(folder, monkeypatch, role, fault):
             if fault == "argmax":
                 scored.greedy_ids[3] = (scored.greedy_ids[3] + 1) % VOCAB
             elif fault == "vocab":
-                scored.logits = scored.logits[:, :-1]
+                return Scored(scored.greedy_ids, scored.logits[:, :-1], scored.run_ms)
             else:
                 scored.logits[7, 5] = float("nan")
         return scored

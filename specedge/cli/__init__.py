@@ -22,6 +22,7 @@ from specedge.errors import SpecedgeError, with_class
 
 COMMANDS = (
     "export",
+    "build",
     "run",
     "chat",
     "probe",

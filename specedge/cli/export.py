@@ -18,6 +18,24 @@ import click
     help="Where the bundle goes. [default: bundles/NAME]",
 )
 @click.option("--set", "overrides", multiple=True, metavar="K=V", help="Override a config key.")
+@click.option(
+    "--precision",
+    metavar="P",
+    help="Of target and draft: fp32, fp16, bf16, int8 or int4; --set target.precision=P is for "
+    "one of them.",
+)
+@click.option(
+    "--lowering",
+    metavar="L",
+    help="ort: ONNX Runtime's fused operators; standard: operators of the ONNX standard, for "
+    "TensorRT. Same as --set export.lowering=L.",
+)
+@click.option(
+    "--frontend",
+    metavar="F",
+    help="native, or optimum: any decoder that optimum exports, slower. Same as --set "
+    "export.frontend=F.",
+)
 @click.option("--context", type=int, metavar="T", help="Same as --set export.context=T.")
 @click.option(
     "--memory-budget", metavar="SIZE", help="Refuse a bundle that needs more, as in 2GiB."
@@ -32,6 +50,9 @@ def command(
     config: str,
     output: Path | None,
     overrides: tuple[str, ...],
+    precision: str | None,
+    lowering: str | None,
+    frontend: str | None,
     context: int | None,
     memory_budget: str | None,
     drop_incompatible_draft: bool,
@@ -46,9 +67,18 @@ def command(
     from specedge.cli._tables import memory_table, print_error_table
     from specedge.config import load_config
 
-    shortcuts = {"export.context": context, "export.memory_budget": memory_budget}
+    shortcuts = {
+        "target.precision": precision,
+        "export.lowering": lowering,
+        "export.frontend": frontend,
+        "export.context": context,
+        "export.memory_budget": memory_budget,
+    }
     given = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     loaded = load_config(config, [*overrides, *given])
+    if precision is not None and loaded.draft is not None:
+        given.append(f"draft.precision={precision}")
+        loaded = load_config(config, [*overrides, *given])
     destination = output or Path("bundles") / loaded.name
     with _extra_needed(), reporting() as progress:
         from specedge.export import build

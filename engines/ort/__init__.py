@@ -29,6 +29,7 @@ from specedge.contract import (
     LOGITS,
     TOTAL_LENGTH,
     WIDEST_STEP,
+    EngineOptions,
     GraphSpec,
     Ids,
     Logits,
@@ -51,6 +52,7 @@ def open_engine(
     spec: GraphSpec,
     *,
     provider: str = "cpu",
+    options: EngineOptions | None = None,
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
@@ -62,6 +64,7 @@ def open_engine(
         bundle_path: the bundle's folder.
         spec: which graph of it.
         provider: a key of PROVIDERS.
+        options: of the provider, in its own words.
         threads: of the intra-op pool; None: every core this process may run on.
         context: rows of the KV buffer, at most spec.context; None: all of them.
         exact: pad calls, where that makes logits independent of how many tokens a call has;

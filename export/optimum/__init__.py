@@ -1,0 +1,1 @@
+"""The second front end: decoders that optimum exports, as bundles of contract "concat"."""
