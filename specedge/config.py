@@ -40,7 +40,7 @@ from specedge.memory import MIN_CONTEXT, parse_size
 
 Rounding = Literal["plain", "mse", "calibrated"]
 ProposerName = Literal["ngram", "draft"]
-EngineName = Literal["cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx"]
+ENGINES = ("cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx")
 _ELEMENTS: dict[str, Element] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MAX_CONTEXT = 1 << 20
 MAX_VERIFY = 512
@@ -165,7 +165,28 @@ class Config(_Section):
     export: ExportConfig = ExportConfig()
     speculation: SpeculationConfig = SpeculationConfig()
     generation: GenerationConfig = GenerationConfig()
-    engines: dict[EngineName, EngineOptions] = {}  # [engines.cuda]: the runtime's own options
+    engines: dict[str, EngineOptions] = {}  # [engines.cuda]: the runtime's own options
+
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _plain_options(cls, value: object) -> object:
+        """One finding for each wrong entry: a union would list every type that it is not."""
+        if not isinstance(value, dict):
+            raise ValueError("expected sections, as in [engines.cuda]")
+        for name, options in value.items():
+            if name not in ENGINES:
+                near = difflib.get_close_matches(str(name), ENGINES, n=1)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(f"no engine {name!r}; {hint}(known: {', '.join(ENGINES)})")
+            if not isinstance(options, dict):
+                raise ValueError(f"{name} is a value; expected a section, as in [engines.{name}]")
+            for key, option in options.items():
+                if not isinstance(option, str | int | float):
+                    raise ValueError(
+                        f"[engines.{name}] {key} = {shown(option)}: expected text, a number, true "
+                        "or false"
+                    )
+        return value
 
     def activations(self, model: ModelConfig) -> Element:
         """Of one model's hidden states and KV."""

@@ -93,7 +93,7 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
     [
         (
             "[export]\ncontxt = 1\n",
-            r"app\.toml: \[export\] unknown key 'contxt'; did you mean 'context'\? \(known: lower",
+            r"app\.toml: \[export\] unknown key 'contxt'; did you mean 'context'\? \(known: front",
         ),
         ("[exprt]\ncontext = 64\n", r"unknown key 'exprt'; did you mean 'export'\?"),
         ("[export]\nqqqqqq = 1\n", r"unknown key 'qqqqqq'; \(known: "),
@@ -110,11 +110,31 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
         ("[export]\nmax_verify = 0\n", r"\[export\] max_verify = 0: .*equal to 1"),
         ("[export]\ncontext = 16\nmax_verify = 17\n", r"\[export\] max_verify = 17 is above conte"),
         ("[export]\nblock_size = 48\n", r"\[export\] block_size = 48: expected 32, 64 or 128"),
-        ("[export]\nlowering = 'standard'\n", r"lowering = 'standard': not available .*use ort"),
-        ("[export]\nlowering = 'trt'\n", r"lowering = 'trt': expected 'ort'"),
+        (
+            "[export]\nlowering = 'standard'\nsymmetric = false\n",
+            r"\[export\] symmetric = false: lowering standard has no zero points",
+        ),
+        ("[export]\nactivations = 'bf16'\n", r"\[export\] activations = 'bf16': .*use standard"),
+        ("[export]\nactivations = 'fp8'\n", r"activations = 'fp8': expected 'auto', 'fp32'"),
+        ("[export]\nlowering = 'trt'\n", r"lowering = 'trt': expected 'ort' or 'standard'"),
+        ("[export]\nfrontend = 'torch'\n", r"frontend = 'torch': expected 'native' or 'optimum'"),
+        ("[engines]\ncuda = 1\n", r"cuda is a value; expected a section, as in \[engines\.cuda\]"),
+        ("[engines.gpu]\nx = 1\n", r"no engine 'gpu'; .*known: cpu, cuda"),
+        ("[engines.cuda]\nx = [1]\n", r"\[engines\.cuda\] x = \[1\]: expected text"),
         ("[export]\nmemory_budget = '6 giga'\n", r"memory_budget = '6 giga': .*not a size; write"),
         ("[export]\nmemory_budget = 0\n", r"memory_budget = 0: .*above zero"),
-        ("[draft]\nsource = 'x'\nprecision = 'fp16'\n", r"\[draft\] precision = 'fp16': not avail"),
+        (
+            "[draft]\nsource = 'x'\nprecision = 'fp16'\n[export]\nactivations = 'fp32'\n",
+            r"\[draft\] precision = 'fp16' with \[export\] activations = 'fp32'",
+        ),
+        (
+            "[draft]\nsource = 'x'\nprecision = 'bf16'\n",
+            r"\[draft\] precision = 'bf16': lowering ort .*use lowering = 'standard'",
+        ),
+        (
+            "[draft]\nsource = 'x'\nprecision = 'fp8'\n",
+            r"precision = 'fp8': expected 'fp32', 'fp16'",
+        ),
         ("[draft]\nsource = 'x'\nsha256 = 'AB'\n", r"\[draft\] sha256 = 'AB': "),
         ("[speculation]\ndraft_length = -1\n", r"draft_length = -1: .*equal to 0"),
         ("[speculation]\ndraft_length = 16\n", r"\[speculation\] draft_length = 16 is above 15"),
