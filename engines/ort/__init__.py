@@ -2,10 +2,6 @@
 
 An exact engine pads calls to the widths that agree to the bit, so that plain and speculative
 decoding see the same logits; what padding writes is overwritten by the next call. See `widths`.
-
-A session's threads spin between calls, which an engine alone gains from: they are there when the
-next call comes. But a target's idle threads that spin while its draft runs make a round almost
-twice as long on two cores, so engines that take turns stop spinning (docs/decisions/0003).
 """
 
 from __future__ import annotations
@@ -38,11 +34,12 @@ from specedge.contract import (
 )
 from specedge.engines import widths
 from specedge.engines.base import Scored, Slot
+from specedge.engines.ort.providers import PROVIDERS as PROVIDERS
+from specedge.engines.ort.providers import check_graph, open_session
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, ShapeError, one_line
 
 PREFILL_CHUNK = 128
-PROVIDERS = {"cpu": "CPUExecutionProvider"}
 _PROBE_ROWS = 48  # of the slot that widths are measured in
 _ODD_WIDTHS_KEPT = 4  # bindings of prefill remainders; those of verification are all kept
 
@@ -78,61 +75,13 @@ def open_engine(
     wanted = len(os.sched_getaffinity(0)) if threads is None else threads
     if wanted < 1:
         raise EngineError(f"engine: threads = {threads}; expected 1 or more")
-    session = _session(bundle_path / spec.model, provider, wanted, takes_turns=takes_turns)
-    _check_graph(spec, session)
+    session = open_session(
+        bundle_path / spec.model, provider, wanted, options=options, takes_turns=takes_turns
+    )
+    check_graph(spec, session)
     engine = OrtEngine(spec, session, f"{provider}, {wanted} threads", context)
     engine.warm_up(exact=exact)
     return engine
-
-
-def _session(
-    model: Path, provider: str, threads: int, *, takes_turns: bool
-) -> ort.InferenceSession:
-    if provider not in PROVIDERS:
-        raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    if takes_turns:
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-    # failures arrive as exceptions; a second copy on stderr is noise
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(model, options, providers=[PROVIDERS[provider]])
-    except Exception as error:  # the runtime's exceptions share no base below Exception
-        raise EngineError(
-            f"{model.name}: ONNX Runtime cannot load the graph: {one_line(error)}"
-        ) from error
-    found = session.get_providers()
-    if found[0] != PROVIDERS[provider]:
-        raise EngineError(
-            f"{model.name}: asked for {PROVIDERS[provider]}, ONNX Runtime chose {found[0]}; "
-            "run `specedge doctor`"
-        )
-    return session
-
-
-def _check_graph(spec: GraphSpec, session: ort.InferenceSession) -> None:
-    """Raise EngineError where the manifest promises other sizes than the graph has.
-
-    A binding of another shape would let the runtime write past our buffers, or not be filled.
-    """
-    inputs = {node.name: node.shape for node in session.get_inputs()}
-    outputs = {node.name: node.shape for node in session.get_outputs()}
-    kv = [name for name in inputs if name.startswith("past.")]
-    first = inputs.get(past(0, "key"), [])
-    found = {
-        "layers": len(kv) / 2,
-        "kv_heads": first[1] if len(first) == 4 else None,
-        "head_dim": first[3] if len(first) == 4 else None,
-        "vocab": (outputs.get(LOGITS) or [None])[-1],
-    }
-    for name, size in found.items():
-        if size != getattr(spec, name):
-            raise EngineError(
-                f"{spec.model}: the manifest says {name} = {getattr(spec, name)}, the graph has "
-                f"{size}; one of them was altered: export the bundle again"
-            )
 
 
 class OrtSlot:
