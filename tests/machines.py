@@ -97,6 +97,9 @@ class FakeNvml(SimpleNamespace):
     def nvmlDeviceGetName(self, handle: str) -> str:
         return "NVIDIA H200"
 
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        return SimpleNamespace(total=143 << 30, free=140 << 30, used=3 << 30)
+
     def nvmlSystemGetDriverVersion(self) -> bytes:
         return b"575.57.08"
 

@@ -68,6 +68,11 @@ class Gpu:
             mask &= ~_HARDWARE
         return tuple(word for bit, word in REASONS.items() if mask & bit)
 
+    def free_bytes(self) -> int | None:
+        """Of device memory."""
+        free = getattr(self._ask("nvmlDeviceGetMemoryInfo"), "free", None)
+        return free if isinstance(free, int) else None
+
     def driver(self) -> str | None:
         """Version, "575.57.08"."""
         said = self._ask("nvmlSystemGetDriverVersion", of_device=False)
