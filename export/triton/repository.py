@@ -1,0 +1,159 @@
+"""A bundle as a model of an NVIDIA Triton model repository (python backend).
+
+    REPOSITORY/NAME/config.pbtxt
+    REPOSITORY/NAME/1/model.py      as packaged, see `specedge.export.triton.model`
+    REPOSITORY/NAME/1/bundle/       a copy, or a link
+
+The model appears whole or not at all. What a load may be asked for is checked here, so that a
+mistake is found before a server starts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from specedge.bundle import Bundle
+from specedge.canary.watching import checked_share
+from specedge.contract import MANIFEST
+from specedge.errors import ExportError, OptionError
+from specedge.export.staging import failure
+from specedge.export.triton.model import BUNDLE, load_options
+from specedge.load_options import LoadOptions, check_threads
+from specedge.memory import checked_memory
+from specedge.replacing import folder_beside, replace_folder
+
+CONFIG = "config.pbtxt"
+VERSION = "1"
+MAX_INSTANCES = 64
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
+_OUTPUTS = (
+    ("text", "STRING"),
+    ("finish_reason", "STRING"),
+    ("result", "STRING"),
+    ("sample", "INT32"),
+)
+
+
+def write_repository(
+    bundle_path: str | Path,
+    repository: str | Path,
+    *,
+    name: str | None = None,
+    parameters: Mapping[str, str] | None = None,
+    instances: int = 1,
+    link: bool = False,
+    force: bool = False,
+) -> Path:
+    """Write the model and return its folder.
+
+    Args:
+        bundle_path: opened and hash-checked first.
+        repository: made if it is not there.
+        name: of the model; None: the bundle's.
+        parameters: how the server loads the bundle, keywords of `specedge.load` as text:
+            {"engine": "cuda", "speculation": "on", "proposers": "ngram"}.
+        instances: processes, each with a copy of the weights in memory.
+        link: refer to the bundle where it is, by its absolute path.
+        force: replace a model that this function wrote.
+
+    Raises:
+        BundleError: see `Bundle.open`.
+        OptionError: a parameter, or the number of instances, that a load would refuse.
+        ExportError: a name that cannot be used, a destination that is taken or cannot be written.
+    """
+    bundle = Bundle.open(bundle_path)
+    name = bundle.manifest.name if name is None else name
+    if not _NAME.fullmatch(name):
+        raise ExportError(
+            f"triton: expected a model name of letters, digits, '_', '-' and '.', found {name!r}; "
+            "give another name"
+        )
+    if not 1 <= instances <= MAX_INSTANCES:
+        raise OptionError(f"instances: expected 1..{MAX_INSTANCES}, found {instances}")
+    said = dict(parameters or {})
+    _check(bundle, load_options(said))
+    output = Path(repository) / name
+    _check_destination(output, force)
+    files = {CONFIG: config_text(name, said, instances), f"{VERSION}/model.py": _model_text()}
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        folder = folder_beside(output)
+        try:
+            (folder / VERSION).mkdir()
+            for place, text in files.items():
+                (folder / place).write_text(text, encoding="utf-8", newline="\n")
+            place_of_bundle = folder / VERSION / BUNDLE
+            if link:
+                place_of_bundle.symlink_to(bundle.path, target_is_directory=True)
+            else:
+                shutil.copytree(bundle.path, place_of_bundle)
+            replace_folder(folder, output)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    except (OSError, shutil.Error) as error:
+        raise failure(output, error) from error
+    return output
+
+
+def config_text(name: str, parameters: Mapping[str, str], instances: int) -> str:
+    """config.pbtxt, a `ModelConfig` as protobuf text."""
+    lines = [
+        f'name: "{name}"',
+        'backend: "python"',
+        "max_batch_size: 0",
+        "model_transaction_policy { decoupled: true }",
+    ]
+    lines += [
+        f'input {{ name: "{each}" data_type: TYPE_{kind} dims: [ 1 ] optional: true }}'
+        for each, kind in _INPUTS
+    ]
+    lines += [
+        f'output {{ name: "{each}" data_type: TYPE_{kind} dims: [ 1 ] }}' for each, kind in _OUTPUTS
+    ]
+    lines.append(f"instance_group {{ count: {instances} kind: KIND_CPU }}")
+    lines += [
+        f"parameters {{ key: {_quoted(key)} value {{ string_value: {_quoted(value)} }} }}"
+        for key, value in parameters.items()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # escapes of C, which protobuf text reads too
+
+
+def _check(bundle: Bundle, options: Mapping[str, Any]) -> None:
+    """Raise OptionError for what `specedge.load` would refuse on any machine."""
+    plan = ("speculation", "draft_length", "proposers", "context")
+    LoadOptions.checked(bundle.manifest, **{key: options.get(key) for key in plan})
+    check_threads(options.get("threads"))
+    checked_memory(options.get("memory"))
+    checked_share(options.get("canary", 0.0))
+    for key in ("engine", "draft_engine"):
+        value = options.get(key, "auto")
+        if not re.fullmatch(r"[a-z0-9-]+", value):
+            raise OptionError(f"{key}: expected the name of an engine, found {value!r}")
+
+
+def _model_text() -> str:
+    return resources.files("specedge.export.triton").joinpath("model.py").read_text("utf-8")
+
+
+def _check_destination(output: Path, force: bool) -> None:
+    if not output.exists() and not output.is_symlink():
+        return
+    ours = (output / CONFIG).is_file() and (output / VERSION / BUNDLE / MANIFEST).is_file()
+    if not ours:
+        raise ExportError(
+            f"{output}: exists and is not a model that specedge wrote; choose another name or "
+            "remove it"
+        )
+    if not force:
+        raise ExportError(f"{output}: a model is there already; pass --force to replace it")
