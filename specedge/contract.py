@@ -140,9 +140,14 @@ class GraphSpec(_Model):
     parameters: Bytes
 
     def kv_bytes(self, context: int | None = None) -> int:
-        """Bytes of one sequence's keys and values at `context` rows (default: the whole T)."""
+        """Bytes of one sequence's keys and values at `context` rows (default: the whole T).
+
+        KV that grows by concatenation is there twice: what a call reads and what it writes.
+        """
         rows = self.context if context is None else context
-        return 2 * self.layers * self.kv_heads * rows * self.head_dim * self.element_bytes
+        times = 2 if self.lowering == "concat" else 1
+        values = 2 * self.layers * self.kv_heads * rows * self.head_dim
+        return times * values * self.element_bytes
 
     @property
     def element_bytes(self) -> int:

@@ -7,10 +7,11 @@ Activations are those of the widest call of the larger model; engines take turns
 model's are alive. With S = max(max_verify, PREFILL_CHUNK) new tokens and M = max_verify scored
 rows, in float32:
 
-    logits       M * V
+    logits       M * V                    lowering "concat" scores every row: S * V
     hidden       2 * S * hidden               a block's input and its normed copy
     attention    S * (2 * heads + 2 * kv_heads) * D        q, k, v and the attended values
-    scores       heads * S * T                GQA keeps one probability per head, row and position
+    scores       heads * S * T                GQA keeps one probability per head, row and position;
+                                              lowering "concat" has them masked and unmasked: twice
     MLP          3 * S * I                    gate, up and their product
     sampling     2 * M * V                    weights of K + 1 scored and K drafted rows, and one
                                               more being edited: 2K + 2 = 2M; the target's V
@@ -105,10 +106,10 @@ def mlp_width(spec: GraphSpec) -> int:
 def activation_bytes(spec: GraphSpec, context: int, max_verify: int) -> int:
     """Bytes of the widest call over a full cache of `context` rows (T); formula at the top."""
     width = min(context, max(max_verify, PREFILL_CHUNK))
-    logits = max_verify * spec.vocab
+    logits = (width if spec.lowering == "concat" else max_verify) * spec.vocab
     hidden = 2 * width * spec.hidden
     attention = width * (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim
-    scores = spec.heads * width * context
+    scores = (2 if spec.lowering == "concat" else 1) * spec.heads * width * context
     mlp = 3 * width * mlp_width(spec)
     return _FLOAT * (logits + hidden + attention + scores + mlp)
 
