@@ -1,0 +1,109 @@
+"""The shared libraries that ONNX Runtime's GPU providers need, found before the runtime looks.
+
+CUDA and cuDNN come with the system or with the nvidia-* packages (PyTorch's CUDA build brings
+them); TensorRT comes with the system or with the package tensorrt. What the packages hold is on no
+search path, and is found by loading it first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import onnxruntime as ort
+
+_MISSING = re.compile(r"(\S+): cannot open shared object file")
+_SHARED = "libonnxruntime_providers_shared.so"
+_FILES = {
+    "cuda": "libonnxruntime_providers_cuda.so",
+    "tensorrt": "libonnxruntime_providers_tensorrt.so",
+}
+_LOAD = """
+import ctypes, sys
+import onnxruntime
+onnxruntime.preload_dlls()
+if "tensorrt" in sys.argv[2]:
+    try:
+        import tensorrt
+    except Exception:
+        pass
+ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
+ctypes.CDLL(sys.argv[2])
+"""
+
+
+def built_for() -> tuple[int, int] | None:
+    """The CUDA that this ONNX Runtime was built for; None: it does not say."""
+    try:
+        said = importlib.import_module("onnxruntime.capi.build_and_package_info").cuda_version
+        major, minor = str(said).split(".")[:2]
+        return int(major), int(minor)
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def tensorrt_version() -> str:
+    """Of the package; "system" where TensorRT did not come as one."""
+    try:
+        return importlib.metadata.version("tensorrt")
+    except importlib.metadata.PackageNotFoundError:
+        return "system"
+
+
+def prepare(provider: str) -> None:
+    """Load what packages hold; a session then finds it.
+
+    Args:
+        provider: "cuda" or "tensorrt".
+    """
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it cannot load
+        ort.preload_dlls()
+    if provider == "tensorrt":
+        with contextlib.suppress(Exception):  # a broken package may raise anything
+            importlib.import_module("tensorrt")
+    # what is missing would be written to stderr by every session; `trouble` says it in one line
+    ort.set_default_logger_severity(4)
+
+
+def trouble(provider: str) -> str | None:
+    """Which library a provider does not find, and what to do; None: it finds all of them."""
+    missing = missing_library(provider)
+    if missing is None:
+        return None
+    major = re.search(r"\.so\.(\d+)", missing)
+    if missing.startswith(("libnvinfer", "libnvonnxparser")):
+        version = f">={major[1]},<{int(major[1]) + 1}" if major else ""
+        remedy = f'pip install "tensorrt{version}", or put TensorRT on LD_LIBRARY_PATH'
+    else:
+        cuda = built_for()
+        named = "CUDA" if cuda is None else f"CUDA {cuda[0]}"
+        remedy = (
+            f"install the libraries of {named} and cuDNN (PyTorch's build for {named} brings "
+            "them), or put them on LD_LIBRARY_PATH"
+        )
+    return f"ONNX Runtime needs {missing}, which is not here; {remedy}"
+
+
+def missing_library(provider: str) -> str | None:
+    """Name of the first one that a provider's own library does not find.
+
+    In a child: loaded ahead of the runtime, a provider's library would not find the runtime.
+    """
+    folder = Path(ort.__file__).parent / "capi"
+    command = [sys.executable, "-c", _LOAD, str(folder / _SHARED), str(folder / _FILES[provider])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        child = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=False, env=environment
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _MISSING.search(child.stderr)
+    return found[1] if found else None
