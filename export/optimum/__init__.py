@@ -1,1 +1,294 @@
-"""The second front end: decoders that optimum exports, as bundles of contract "concat"."""
+"""The second front end: any decoder that optimum exports becomes a bundle of contract "concat".
+
+The native front end describes a decoder and writes its graph. Here optimum traces transformers' own
+code instead, so an architecture needs no family of ours; the price is a graph that nothing is fused
+in, whose KV grows by concatenation and that scores every position (engines/concat.py). Loop,
+proposers, gates and probe are the same.
+
+Weights stay float32: what the native front end does to weights, it does while it writes them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from specedge import memory
+from specedge.config import Config, ModelConfig
+from specedge.contract import (
+    GenerationDefaults,
+    GraphSpec,
+    Manifest,
+    PairingProof,
+    SpeculationDefaults,
+)
+from specedge.errors import ExportError, PairingError
+from specedge.export import pairing, staging
+from specedge.export.checkpoint import Checkpoint
+from specedge.export.optimum.folders import folder_of
+from specedge.export.optimum.sizes import Sizes, sizes_of
+from specedge.export.optimum.tracing import Traced, check_installed, trace
+from specedge.export.progress import Progress, Silent
+from specedge.export.sources import open_source
+from specedge.export.tokens import tokenizer_spec, write_text_files
+
+Role = Literal["target", "draft"]
+_NATIVE_ONLY = ("lowering", "activations", "block_size", "symmetric", "rounding")
+_FEWEST_COMPARED, _MOST_COMPARED = 32, 512  # tokens
+_PAST_WINDOW = 16  # tokens compared beyond a sliding window
+SLOWER = (
+    "front end optimum: the graph copies its KV in every call and scores every position, so it is "
+    "slower than one of the native front end, the more so the longer the text"
+)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One role, opened and described; nothing is written yet."""
+
+    role: Role
+    config: ModelConfig
+    checkpoint: Checkpoint
+    sizes: Sizes
+    context: int
+
+    @property
+    def vocab(self) -> int:
+        """Ids that the tokenizer knows and the model embeds."""
+        known = self.checkpoint.tokenizer.vocab
+        return min(known, int(self.checkpoint.config.get("vocab_size", known)))
+
+
+def build(
+    config: Config,
+    output: Path,
+    *,
+    force: bool = False,
+    drop_incompatible_draft: bool = False,
+    base: Path = Path(),
+    progress: Progress | None = None,
+) -> Path:
+    """Export the pair that `config` describes as the bundle `output`, through optimum.
+
+    Args:
+        config: with `export.frontend` "optimum" and precision fp32.
+        output: folder to make; parents are made too.
+        force: replace a bundle that is there already.
+        drop_incompatible_draft: go on with lookup proposers where the draft cannot be used.
+        base: folder that relative sources start from.
+        progress: told about stages and notes.
+
+    Returns:
+        `output`.
+
+    Raises:
+        SourceError, UnsupportedError: a checkpoint cannot be read, or not as a decoder.
+        PairingError: the draft's tokens are not the target's.
+        MemoryBudgetError: the plan does not fit `config.export.memory_budget`.
+        ExportError: an option that this front end cannot honour, the extra, the destination, the
+            disk, the context, or optimum itself.
+    """
+    progress = Silent() if progress is None else progress
+    output = Path(output)
+    _check_options(config)
+    tool = {name: version(name) for name in ("specedge", "tokenizers", "numpy")} | check_installed()
+    with ExitStack() as stack, staging.staged(output, force=force) as folder:
+        target = _open("target", config.target, config, base, progress, stack)
+        draft, proof = _open_draft(
+            target, config, base, progress, stack, drop=drop_incompatible_draft
+        )
+        graphs: dict[Role, GraphSpec] = {}
+        notes = [SLOWER]
+        for model in (target, draft):
+            if model is None:
+                continue
+            if model.role == "draft" and model.checkpoint is target.checkpoint:
+                graphs["draft"] = graphs["target"].model_copy(update={"role": "draft"})
+                continue
+            traced = _trace(model, folder, base, progress)
+            graphs[model.role] = _graph(model, traced, config, graphs.get("target"))
+            notes.append(_compared(model.role, traced))
+        plan = memory.plan(
+            graphs["target"],
+            graphs.get("draft"),
+            context=target.context,
+            max_verify=graphs["target"].max_verify,
+            budget=config.export.memory_budget,
+        )
+        for note in notes:
+            progress.note(note)
+        write_text_files(target.checkpoint, folder)
+        manifest = Manifest(
+            name=config.name,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            tool=tool,
+            target=graphs["target"],
+            draft=graphs.get("draft"),
+            tokenizer=tokenizer_spec(target.checkpoint, graphs["target"].vocab),
+            sources={m.role: m.checkpoint.record for m in (target, draft) if m is not None},
+            pairing=proof,
+            memory=plan,
+            speculation=SpeculationDefaults(**config.speculation.model_dump()),
+            generation=GenerationDefaults(**config.generation.model_dump()),
+            engines={name: dict(said) for name, said in config.engines.items()},
+            files=staging.record_files(folder, progress),
+            notes=notes,
+        )
+        staging.write_manifest(folder, manifest)
+    return output
+
+
+def _check_options(config: Config) -> None:
+    """Refuse by name what this front end cannot honour."""
+    for key in _NATIVE_ONLY:
+        if key in config.export.model_fields_set:
+            raise ExportError(
+                f"[export] {key}: the optimum front end writes float32 graphs of its own kind and "
+                "has no such choice; remove the key, or use frontend = 'native'"
+            )
+    for role, model in (("target", config.target), ("draft", config.draft)):
+        if model is None or "precision" not in model.model_fields_set:
+            continue
+        if model.precision != "fp32":
+            raise ExportError(
+                f"[{role}] precision = {model.precision!r}: the optimum front end has fp32 only; "
+                "set precision = 'fp32' (--precision fp32), or use frontend = 'native'"
+            )
+
+
+def _open(
+    role: Role,
+    model: ModelConfig,
+    config: Config,
+    base: Path,
+    progress: Progress,
+    stack: ExitStack,
+) -> _Model:
+    checkpoint = open_source(
+        model.source, sha256=model.sha256, licence=model.licence, base=base, progress=progress
+    )
+    stack.callback(checkpoint.tensors.close)
+    if model.licence_note is not None:
+        record = checkpoint.record.model_copy(update={"licence_note": model.licence_note})
+        checkpoint = replace(checkpoint, record=record)
+        progress.note(f"{model.source}: {record.licence}, {model.licence_note}")
+    sizes = sizes_of(checkpoint, model.source)
+    return _Model(role, model, checkpoint, sizes, _context(role, sizes, config, progress))
+
+
+def _context(role: Role, sizes: Sizes, config: Config, progress: Progress) -> int:
+    """T: what was asked for, at most what the model was made for.
+
+    Raises:
+        ExportError: the config itself names a larger one, or verification would not fit.
+    """
+    export = config.export
+    limit = sizes.max_positions
+    if limit is None or export.context <= limit:
+        return export.context
+    if role == "target" and "context" in export.model_fields_set:
+        raise ExportError(
+            f"[export] context = {export.context}, but the target was made for {limit} positions; "
+            f"set it to {limit} or less"
+        )
+    if role == "target" and export.max_verify > limit:
+        raise ExportError(
+            f"[export] max_verify = {export.max_verify}, but the target was made for {limit} "
+            f"positions; set it to {limit} or less"
+        )
+    progress.note(f"{role}: context {limit}, which is what it was made for")
+    return limit
+
+
+def _open_draft(
+    target: _Model,
+    config: Config,
+    base: Path,
+    progress: Progress,
+    stack: ExitStack,
+    *,
+    drop: bool,
+) -> tuple[_Model | None, PairingProof | None]:
+    if config.draft is None:
+        return None, None
+    if (config.draft.source, config.draft.sha256) == (target.config.source, target.config.sha256):
+        draft = replace(target, role="draft", config=config.draft)
+    else:
+        draft = _open("draft", config.draft, config, base, progress, stack)
+    proof = pairing.examine(target.checkpoint, draft.checkpoint, target.context)
+    if proof.usable and draft.vocab < target.vocab:
+        note = f"the draft embeds {draft.vocab} ids, the target {target.vocab}"
+        update = {"usable": False, "first_difference": draft.vocab, "notes": [note]}
+        proof = proof.model_copy(update=update)
+    if not proof.usable:
+        if not drop:
+            raise PairingError(
+                f"[draft] {proof.notes[0]}; export a draft of the same tokenizer, or drop it "
+                "(--drop-incompatible-draft)"
+            )
+        progress.note(f"draft dropped, lookup proposers remain: {proof.notes[0]}")
+        return None, proof
+    for note in proof.notes:
+        progress.note(f"draft: {note}")
+    return draft, proof
+
+
+def _trace(model: _Model, folder: Path, base: Path, progress: Progress) -> Traced:
+    """Write `ROLE`/model.onnx and its weights."""
+    written = 4 * model.sizes.parameters
+    # optimum's copy and ours; the head of a tied checkpoint is written out
+    staging.check_space(folder, 3 * written)
+    (folder / model.role).mkdir()
+    window = model.sizes.window
+    tokens = _FEWEST_COMPARED if window is None else window + _PAST_WINDOW
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".optimum-") as scratch:
+        source = Path(scratch) / "source"
+        work = Path(scratch) / "work"
+        source.mkdir()
+        work.mkdir()
+        return trace(
+            model.role,
+            folder_of(model.config.source, model.checkpoint, base, source, progress),
+            (folder / model.role / "model.onnx").absolute(),
+            "weights.bin",
+            work.absolute(),
+            tokens=min(max(tokens, _FEWEST_COMPARED), _MOST_COMPARED, model.context),
+            progress=progress,
+        )
+
+
+def _graph(model: _Model, traced: Traced, config: Config, target: GraphSpec | None) -> GraphSpec:
+    """Sizes of one role; a draft knows no more ids than its target."""
+    vocab = min(model.vocab, traced.columns)
+    if target is not None:
+        vocab = min(vocab, target.vocab)
+    return GraphSpec(
+        role=model.role,
+        model=f"{model.role}/model.onnx",
+        weights=f"{model.role}/weights.bin",
+        model_type=model.sizes.model_type,
+        lowering="concat",
+        precision="fp32",
+        vocab=vocab,
+        layers=traced.layers,
+        hidden=model.sizes.hidden,
+        heads=model.sizes.heads,
+        kv_heads=traced.kv_heads,
+        head_dim=traced.head_dim,
+        context=model.context,
+        max_verify=min(config.export.max_verify, model.context),
+        weight_bytes=traced.weight_bytes,
+        parameters=model.sizes.parameters,
+    )
+
+
+def _compared(role: Role, traced: Traced) -> str:
+    return (
+        f"{role}: over {traced.tokens} tokens the graph's logits are within {traced.error:.1g} of "
+        "transformers' (relative to the largest)"
+    )
