@@ -102,20 +102,20 @@ def check_precision(backend: Backend, capability: int, kv_dtype: str, precision:
     """Refuse what the hardware cannot multiply before anything is parsed.
 
     Raises:
-        PlanError: bfloat16 below SM80; float32 below SM80 with TensorRT-RTX.
+        PlanError: bfloat16 below SM80; with TensorRT-RTX float32 and int4 too.
     """
     if capability >= _SM80:
         return
     if kv_dtype == "bfloat16" or precision == "bf16":
         raise PlanError(
             f"compute capability {capability} has no bfloat16, which needs {_SM80}; export with "
-            "--set export.activations=fp16 and --precision fp16, int8 or int4"
+            "--precision fp16"
         )
-    if kv_dtype == "float32" and backend == "tensorrt-rtx":
+    if backend == "tensorrt-rtx" and (kv_dtype == "float32" or precision == "int4"):
+        what = "int4 weights" if precision == "int4" else "float32 matrix products"
         raise PlanError(
-            f"tensorrt-rtx has no float32 matrix products for compute capability {capability}, "
-            f"only from {_SM80} on; export with --set export.activations=fp16, or use --backend "
-            "tensorrt"
+            f"tensorrt-rtx has no {what} for compute capability {capability}, only from {_SM80} "
+            "on; export with --precision fp16, or use --backend tensorrt"
         )
 
 

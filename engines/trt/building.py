@@ -1,0 +1,277 @@
+"""A graph of a bundle becomes a plan: profiles, the build itself, and a report of what it takes.
+
+Two optimisation profiles, with B = 1 and a static T:
+
+    VERIFY    S and M from 1 to max_verify, kernels chosen for `tune_for` tokens
+    PREFILL   S from 1 to the prefill chunk, kernels chosen for a whole chunk and one scored row
+
+T is static because the cache update asks for it: every call attends over T rows, masked, whatever
+is cached, and one sequence's KV takes T rows. A smaller --context makes both cheaper.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from specedge.contract import INPUT_IDS, LOGIT_ROWS, EngineOptions, GraphSpec
+from specedge.engines.trt import library as libraries
+from specedge.engines.trt import plans
+from specedge.engines.trt.library import Library
+from specedge.engines.trt.parsing import (
+    WARNING,
+    Parsed,
+    check_warnings,
+    last_error,
+    parse,
+    warnings,
+)
+from specedge.engines.trt.plans import BuildReport, Plan, PlanKey, Widths
+from specedge.errors import PlanError
+from specedge.metrics import peak_rss_bytes
+
+TUNED_FOR = 5  # tokens of a verification: K = 4, the default draft length, and one more
+
+_ACTIVATIONS = re.compile(r"Total Activation Memory: (\d+) bytes")
+_NO_MEMORY = re.compile(r"out of memory|outofmemory|insufficient memory|alloc\w* fail", re.I)
+
+
+class Progress(Protocol):
+    """Told about stages in order, as an export's is."""
+
+    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+class Silent:
+    """A Progress that says nothing."""
+
+    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
+
+    def advance(self, amount: int) -> None: ...
+
+    def note(self, message: str) -> None: ...
+
+
+def build_options(
+    spec: GraphSpec, *, tune_for: int | None = None, given: EngineOptions | None = None
+) -> EngineOptions:
+    """What a build may be told, with its defaults; part of a plan's key.
+
+    Args:
+        tune_for: S that profile VERIFY is tuned for.
+        given: "tune_for", and "optimization_level" (0..5), of [engines.NAME]; other names are for
+            the runtime and are left out.
+
+    Raises:
+        PlanError: outside its range.
+    """
+    said = given or {}
+    tuned = tune_for if tune_for is not None else said.get("tune_for")
+    if tuned is None:
+        tuned = min(TUNED_FOR, spec.max_verify)
+    level = said.get("optimization_level", 3)
+    for name, value, least, most in (
+        ("tune_for", tuned, 1, spec.max_verify),
+        ("optimization_level", level, 0, 5),
+    ):
+        if type(value) is not int or not least <= value <= most:
+            raise PlanError(f"{name} = {value!r}: expected a whole number from {least} to {most}")
+    return {"tune_for": tuned, "optimization_level": level}
+
+
+def build(
+    bundle: Path,
+    spec: GraphSpec,
+    key: PlanKey,
+    *,
+    library: Library | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """Compile one graph and keep the plan. What was there stays until the new one is whole.
+
+    Args:
+        key: from `plans.key_for`, with the options of `build_options`.
+
+    Raises:
+        EngineError: the library is not installed.
+        PlanError: the graph, its precision or the capability will not do, memory or the disk ran
+            out, or the build failed.
+    """
+    library = library or libraries.load(key.backend)
+    report = progress or Silent()
+    check_buildable(bundle, spec, key)
+    began = time.monotonic()
+    report.stage(f"{key.role}: parsing {spec.model}")
+    parsed = parse(library, bundle, spec, key.context)
+    parse_seconds = time.monotonic() - began
+    config, profiles = _configured(parsed, key)
+    report.stage(f"{key.role}: compiling for {key.folder}", total=100, unit="%")
+    plan = _compiled(parsed, config, bundle / spec.model, report)
+    log = libraries.logger(key.backend)
+    check_warnings(bundle / spec.model, log.lines)
+    activations = [int(size) for _, text in log.lines for size in _ACTIVATIONS.findall(text)]
+    made = BuildReport(
+        seconds=round(time.monotonic() - began, 2),
+        parse_seconds=round(parse_seconds, 2),
+        plan_bytes=len(plan),
+        weight_bytes=spec.weight_bytes,
+        kv_bytes=spec.kv_bytes(key.context),
+        device_bytes=max(activations) if len(activations) == len(profiles) else None,
+        peak_host_bytes=peak_rss_bytes() or None,
+        layers=parsed.network.num_layers,
+        profiles=profiles,
+        notes=warnings(log.lines),
+    )
+    report.stage(f"{key.role}: writing {len(plan) / 1e6:.0f} MB")
+    return plans.store(bundle, key, plan, made)
+
+
+def check_buildable(bundle: Path, spec: GraphSpec, key: PlanKey) -> None:
+    """Refuse before anything is parsed what could not become a plan.
+
+    Raises:
+        PlanError: another lowering, a context above the graph's, a precision that the hardware
+            lacks, or a disk too full for the weights.
+    """
+    if spec.lowering == "concat":
+        raise PlanError(
+            f"{bundle}: the {spec.role}'s KV grows by concatenation (front end optimum), which no "
+            "plan can hold; export it with --frontend native --lowering standard"
+        )
+    if spec.lowering != "standard":
+        raise PlanError(
+            f"{bundle}: the {spec.role} has lowering {spec.lowering}, whose operators are ONNX "
+            "Runtime's own; export the bundle with --lowering standard"
+        )
+    if key.context > spec.context:
+        raise PlanError(
+            f"{bundle}: context {key.context} is above {spec.context}, which the {spec.role} was "
+            "exported with; lower --context, or export again with a larger one"
+        )
+    libraries.check_precision(key.backend, key.compute_capability, spec.kv_dtype, spec.precision)
+    free = plans.free_bytes(bundle)
+    if free < spec.weight_bytes:
+        raise PlanError(
+            f"{bundle}: a plan of about {spec.weight_bytes / 1e6:.0f} MB does not fit the disk, "
+            f"which has {free / 1e6:.0f} MB free; free space, or set SPECEDGE_CACHE to a folder on "
+            "another disk"
+        )
+
+
+def _configured(parsed: Parsed, key: PlanKey) -> tuple[Any, list[Widths]]:
+    """The builder's config with both profiles."""
+    library, builder, trt = parsed.library, parsed.builder, parsed.library.module
+    config = builder.create_builder_config()
+    library.aim(config, key.compute_capability)
+    config.builder_optimization_level = key.options["optimization_level"]
+    # float32 is asked for where it matters; products of 10 bits would part from ONNX Runtime's
+    config.clear_flag(trt.BuilderFlag.TF32)
+    tuned = int(key.options["tune_for"])
+    profiles = [
+        Widths(name="verify", widest=key.max_verify, tuned=tuned, rows=key.max_verify),
+        Widths(
+            name="prefill", widest=key.prefill_chunk, tuned=key.prefill_chunk, rows=key.max_verify
+        ),
+    ]
+    for widths in profiles:
+        profile = builder.create_optimization_profile()
+        rows = tuned if widths.name == "verify" else 1
+        shapes = {
+            INPUT_IDS: ((1, 1), (1, widths.tuned), (1, widths.widest)),
+            LOGIT_ROWS: ((1,), (rows,), (key.max_verify,)),
+        }
+        for name, (least, usual, most) in shapes.items():
+            profile.set_shape(name, least, usual, most)
+        config.add_optimization_profile(profile)
+    return config, profiles
+
+
+def _compiled(parsed: Parsed, config: Any, path: Path, report: Progress) -> memoryview:
+    """Run the build; the plan's bytes.
+
+    Raises:
+        PlanError: it failed.
+        KeyboardInterrupt: Ctrl-C, once the library has stopped.
+    """
+    log = libraries.logger(parsed.library.backend)
+    monitor = _monitor(parsed.library, report)
+    config.progress_monitor = monitor
+    try:
+        plan = parsed.builder.build_serialized_network(parsed.network, config)
+    except MemoryError as error:
+        raise _no_memory(path, "host memory") from error
+    if monitor.stopped_by is not None:
+        raise monitor.stopped_by
+    if plan is not None:
+        return memoryview(plan).cast("B")
+    if any(_NO_MEMORY.search(text) for level, text in log.lines if level < WARNING):
+        raise _no_memory(path, "memory of the GPU")
+    raise PlanError(
+        f"{path}: {parsed.library.backend} {parsed.library.version} built no plan: "
+        f"{last_error(log.lines)}; the bundle still runs with --engine cpu"
+    )
+
+
+def _no_memory(path: Path, what: str) -> PlanError:
+    return PlanError(
+        f"{path}: {what} ran out while the plan was built; end what else uses it (`nvidia-smi`), "
+        "build with a smaller --context, or with --role target and --role draft one after the "
+        "other; the bundle still runs with --engine cpu"
+    )
+
+
+def _monitor(library: Library, report: Progress) -> Any:
+    """Turns the library's nested phases into per cent of the build."""
+    base = library.module.IProgressMonitor
+
+    class Monitor(base):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            base.__init__(self)
+            self.stopped_by: BaseException | None = None
+            self._phases: list[tuple[str, int, int]] = []  # name, steps, done
+            self._shown = 0
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self._guarded(lambda: self._phases.append((phase_name, max(1, num_steps), 0)))
+
+        def phase_finish(self, phase_name: str) -> None:
+            self._guarded(lambda: self._finish(phase_name))
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            self._guarded(lambda: self._step(phase_name, step))
+            return self.stopped_by is None
+
+        def _guarded(self, act: Callable[[], None]) -> None:
+            """An exception, Ctrl-C too, must not pass through the library's own code."""
+            try:
+                act()
+            except BaseException as error:
+                self.stopped_by = self.stopped_by or error
+
+        def _finish(self, name: str) -> None:
+            while self._phases and self._phases.pop()[0] != name:
+                pass
+
+        def _step(self, name: str, step: int) -> None:
+            for index in range(len(self._phases) - 1, -1, -1):
+                found, steps, _ = self._phases[index]
+                if found == name:
+                    self._phases[index] = (found, steps, min(steps, step + 1))
+                    break
+            share, part = 0.0, 1.0
+            for _, steps, done in self._phases:
+                share += part * done / steps
+                part /= steps
+            whole = min(99, int(100 * share))
+            if whole > self._shown:
+                report.advance(whole - self._shown)
+                self._shown = whole
+
+    return Monitor()
