@@ -80,7 +80,7 @@ def open_engine(
     if wanted < 1:
         raise EngineError(f"engine: threads = {threads}; expected 1 or more")
     session = open_session(
-        bundle_path / spec.model, provider, wanted, options=options, takes_turns=takes_turns
+        bundle_path, spec, provider, wanted, options=options, takes_turns=takes_turns
     )
     engine = ConcatEngine(spec, session, f"{provider}, {wanted} threads", context)
     engine.warm_up()
