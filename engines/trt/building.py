@@ -106,6 +106,7 @@ def build(
     """
     library = library or libraries.load(key.backend)
     report = progress or Silent()
+    library.check_capability(key.compute_capability)
     check_buildable(bundle, spec, key)
     began = time.monotonic()
     report.stage(f"{key.role}: parsing {spec.model}")
@@ -117,13 +118,18 @@ def build(
     log = libraries.logger(key.backend)
     check_warnings(bundle / spec.model, log.lines)
     activations = [int(size) for _, text in log.lines for size in _ACTIVATIONS.findall(text)]
+    if len(activations) == len(profiles):  # logged once for each, in their order
+        profiles = [
+            widths.model_copy(update={"device_bytes": size})
+            for widths, size in zip(profiles, activations, strict=True)
+        ]
     made = BuildReport(
         seconds=round(time.monotonic() - began, 2),
         parse_seconds=round(parse_seconds, 2),
         plan_bytes=len(plan),
         weight_bytes=spec.weight_bytes,
         kv_bytes=spec.kv_bytes(key.context),
-        device_bytes=max(activations) if len(activations) == len(profiles) else None,
+        device_bytes=max((widths.device_bytes or 0 for widths in profiles), default=0) or None,
         peak_host_bytes=peak_rss_bytes() or None,
         layers=parsed.network.num_layers,
         profiles=profiles,

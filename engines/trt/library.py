@@ -52,22 +52,21 @@ class Library:
         typed = getattr(flags, "STRONGLY_TYPED", None)  # newer versions know nothing else
         return builder.create_network(0 if typed is None else 1 << int(typed))
 
-    def aim(self, config: Any, capability: int) -> None:
-        """Make `config` compile for a compute capability; TensorRT compiles for its own GPU.
-
-        Raises:
-            PlanError: the library does not compile for it.
-        """
-        if not self.builds_ahead:
-            return
-        if capability not in self.capabilities:
+    def check_capability(self, capability: int) -> None:
+        """Raise PlanError where it does not compile for it."""
+        if self.builds_ahead and capability not in self.capabilities:
             known = ", ".join(map(str, self.capabilities))
             raise PlanError(
                 f"{self.backend} {self.version} does not compile for compute capability "
                 f"{capability}; it knows {known}; use one of them, or --backend tensorrt on the GPU"
             )
-        config.num_compute_capabilities = 1
-        config.set_compute_capability(getattr(self.module.ComputeCapability, f"SM{capability}"), 0)
+
+    def aim(self, config: Any, capability: int) -> None:
+        """Make `config` compile for a compute capability; TensorRT compiles for its own GPU."""
+        if self.builds_ahead:
+            config.num_compute_capabilities = 1
+            named = getattr(self.module.ComputeCapability, f"SM{capability}")
+            config.set_compute_capability(named, 0)
 
 
 @cache

@@ -83,6 +83,7 @@ class Widths(_Model):
     widest: int  # S
     tuned: int  # S
     rows: int  # M
+    device_bytes: int | None = None  # activations of its widest call; None: the build cannot tell
 
 
 class BuildReport(_Model):
