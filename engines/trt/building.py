@@ -5,8 +5,9 @@ Two optimisation profiles, with B = 1 and a static T:
     VERIFY    S and M from 1 to max_verify, kernels chosen for `tune_for` tokens
     PREFILL   S from 1 to the prefill chunk, kernels chosen for a whole chunk and one scored row
 
-T is static because the cache update asks for it: every call attends over T rows, masked, whatever
-is cached, and one sequence's KV takes T rows. A smaller --context makes both cheaper.
+T (`PlanKey.rows`) is static because the cache update asks for it: every call attends over T rows,
+masked, whatever is cached, and one sequence's KV takes T rows. A smaller --context makes both
+cheaper.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def build(
     check_buildable(bundle, spec, key)
     began = time.monotonic()
     report.stage(f"{key.role}: parsing {spec.model}")
-    parsed = parse(library, bundle, spec, key.context)
+    parsed = parse(library, bundle, spec, key.rows)
     parse_seconds = time.monotonic() - began
     config, profiles = _configured(parsed, key)
     report.stage(f"{key.role}: compiling for {key.folder}", total=100, unit="%")
@@ -128,7 +129,7 @@ def build(
         parse_seconds=round(parse_seconds, 2),
         plan_bytes=len(plan),
         weight_bytes=spec.weight_bytes,
-        kv_bytes=spec.kv_bytes(key.context),
+        kv_bytes=spec.kv_bytes(key.rows),
         device_bytes=max((widths.device_bytes or 0 for widths in profiles), default=0) or None,
         peak_host_bytes=peak_rss_bytes() or None,
         layers=parsed.network.num_layers,

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specedge.bundle import cache_dir
-from specedge.contract import MANIFEST, EngineOptions, GraphSpec
+from specedge.contract import MANIFEST, EngineOptions, GraphSpec, rope_rows
 from specedge.errors import PlanError
 from specedge.memory import PREFILL_CHUNK
 from specedge.replacing import replace_file
@@ -58,10 +58,16 @@ class PlanKey(_Model):
     device: str | None  # the GPU's name; None: TensorRT-RTX, any GPU of the compute capability
     role: Literal["target", "draft"]
     graph: str  # `graph_hash`
-    context: int  # T, static in a plan
+    context: int  # rows that a sequence may fill; T is a little more, see `rows`
     max_verify: int  # widest call of profile VERIFY, and most rows scored by any
     prefill_chunk: int  # widest call of profile PREFILL
     options: EngineOptions = {}  # of the build: "tune_for"
+
+    @property
+    def rows(self) -> int:
+        """T, static in a plan: an engine may pad the last call of a full context, and what padding
+        writes must have a place. A multiple of 8, as tensor cores like their sizes."""
+        return -(-rope_rows(self.context) // 8) * 8
 
     @property
     def folder(self) -> str:
@@ -170,7 +176,7 @@ def key_for(
     Args:
         device: the GPU's name; dropped for tensorrt-rtx, whose plans run on any GPU of the compute
             capability.
-        context: T; None: the graph's.
+        context: rows that a sequence may fill; None: the graph's.
 
     Raises:
         PlanError: as `graph_hash`.
