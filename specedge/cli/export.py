@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 
 @click.command(short_help="Make a bundle from a config.")
@@ -45,7 +46,22 @@ import click
     is_flag=True,
     help="Go on without a draft whose vocabulary differs.",
 )
-@click.option("--force", is_flag=True, help="Replace a bundle that is there already.")
+@click.option(
+    "--triton",
+    "repository",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="REPOSITORY",
+    help="Write the bundle as a model of an NVIDIA Triton model repository too; CONFIG may then be "
+    "a bundle.",
+)
+@click.option(
+    "--triton-set",
+    "parameters",
+    multiple=True,
+    metavar="K=V",
+    help="How the server loads the bundle: a keyword of specedge.load, as in engine=cuda.",
+)
+@click.option("--force", is_flag=True, help="Replace a bundle or a model that is there already.")
 def command(
     config: str,
     output: Path | None,
@@ -56,26 +72,60 @@ def command(
     context: int | None,
     memory_budget: str | None,
     drop_incompatible_draft: bool,
+    repository: Path | None,
+    parameters: tuple[str, ...],
     force: bool,
 ) -> None:
     """Fetch the checkpoints that CONFIG names, quantise and pair them, and write a bundle.
 
     CONFIG is a .toml file or the name of a config that ships with specedge.
     """
+    from specedge.contract import MANIFEST
+
+    if parameters and repository is None:
+        raise click.UsageError("--triton-set goes with --triton")
+    serving = _pairs("--triton-set", parameters)
+    folder = Path(config)
+    if repository is not None and (folder / MANIFEST).is_file():
+        _refuse_build_options()
+        _write_model(folder, repository, serving, force)
+        return
+    made = _build(
+        config,
+        output,
+        overrides,
+        {
+            "target.precision": precision,
+            "export.lowering": lowering,
+            "export.frontend": frontend,
+            "export.context": context,
+            "export.memory_budget": memory_budget,
+        },
+        drop_incompatible_draft=drop_incompatible_draft,
+        force=force,
+    )
+    if repository is not None:
+        _write_model(made, repository, serving, force)
+
+
+def _build(
+    config: str,
+    output: Path | None,
+    overrides: Sequence[str],
+    shortcuts: Mapping[str, str | int | None],
+    *,
+    drop_incompatible_draft: bool,
+    force: bool,
+) -> Path:
+    """Make the bundle and say what it is; `shortcuts` are config keys that have options."""
     from specedge.bundle import Bundle
     from specedge.cli._progress import reporting
     from specedge.cli._tables import memory_table, print_error_table
     from specedge.config import load_config
 
-    shortcuts = {
-        "target.precision": precision,
-        "export.lowering": lowering,
-        "export.frontend": frontend,
-        "export.context": context,
-        "export.memory_budget": memory_budget,
-    }
     given = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     loaded = load_config(config, [*overrides, *given])
+    precision = shortcuts["target.precision"]
     if precision is not None and loaded.draft is not None:
         given.append(f"draft.precision={precision}")
         loaded = load_config(config, [*overrides, *given])
@@ -96,6 +146,45 @@ def command(
     click.echo(f"{made}: {size / 2**20:.1f} MiB", err=True)
     click.echo(f'next: specedge run {made} "..."  or  specedge chat {made}', err=True)
     click.echo(str(made))
+    return made
+
+
+def _write_model(bundle: Path, repository: Path, serving: Mapping[str, str], force: bool) -> None:
+    with _extra_needed():
+        from specedge.export.triton import write_repository
+
+        model = write_repository(bundle, repository, parameters=serving, force=force)
+    click.echo(f"next: tritonserver --model-repository {repository}", err=True)
+    click.echo(str(model))
+
+
+def _refuse_build_options() -> None:
+    """A bundle is there: what would shape it cannot be honoured any more."""
+    context = click.get_current_context()
+    meant = ("config", "repository", "parameters", "force")
+    given = [
+        next(iter(param.opts))
+        for param in context.command.params
+        if param.name not in meant
+        and context.get_parameter_source(param.name or "") is not ParameterSource.DEFAULT
+    ]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)}: CONFIG is a bundle, which is written as it is; name the config "
+            "to export another"
+        )
+
+
+def _pairs(option: str, items: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise click.UsageError(f"{option} {item[:80]!r}: expected K=V, as in engine=cuda")
+        if key in pairs:
+            raise click.UsageError(f"{option}: {key[:80]} is given twice")
+        pairs[key] = value
+    return pairs
 
 
 @contextmanager
