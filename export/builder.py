@@ -36,7 +36,7 @@ from specedge.export import calibration, families, pairing, quality, staging
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder import DecoderSpec
 from specedge.export.importance import input_importance
-from specedge.export.lowerings import ort
+from specedge.export.lowerings import LOWERINGS
 from specedge.export.placement import PlacedModel, count_parameters, place, predict_bytes
 from specedge.export.progress import Progress, Silent
 from specedge.export.quantize import Scheme
@@ -181,7 +181,8 @@ def _describe(
     export = config.export
     spec = families.describe(checkpoint.config, export.context)
     families.check_weights(spec, checkpoint.tensors)
-    ort.check(spec)
+    lowering = LOWERINGS[export.lowering]
+    lowering.check(spec)
     context = export.context
     if role == "target" and context > spec.max_positions:
         raise ExportError(
@@ -194,9 +195,15 @@ def _describe(
         vocab = min(vocab, target.graph.vocab)
     scheme = None
     if model.precision in _BITS:
+        bits = _BITS[model.precision]
         scheme = Scheme(
-            _BITS[model.precision], export.block_size, export.is_symmetric, export.rounding
+            bits,
+            export.block_size,
+            export.is_symmetric,
+            export.rounding,
+            positive_scales=bits == 8 and export.lowering == "standard",  # TensorRT takes no other
         )
+    activations = config.activations(model)
     graph = GraphSpec(
         role=role,
         model=f"{role}/model.onnx",
@@ -211,9 +218,12 @@ def _describe(
         heads=spec.heads,
         kv_heads=spec.kv_heads,
         head_dim=spec.head_dim,
+        kv_dtype=activations,
         context=context,
         max_verify=export.max_verify,
-        weight_bytes=predict_bytes(spec, scheme, vocab=vocab, context=rope_rows(context)),
+        weight_bytes=predict_bytes(
+            spec, scheme, lowering.layout(activations), vocab=vocab, context=rope_rows(context)
+        ),
         parameters=count_parameters(spec, vocab=vocab),
     )
     return _Model(role, model, checkpoint, spec, scheme, graph)
@@ -294,6 +304,7 @@ class _Written:
 def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
     """Weights, then the graph over them."""
     graph = model.graph
+    lowering = LOWERINGS[graph.lowering]
     weights = folder / graph.weights
     weights.parent.mkdir(exist_ok=True)
     importance = None
@@ -311,13 +322,14 @@ def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
             model.checkpoint.tensors,
             writer,
             model.scheme,
+            lowering.layout(graph.kv_dtype),
             vocab=graph.vocab,
             context=rope_rows(graph.context),
             progress=progress,
             importance=importance,
         )
         written, sha256 = writer.bytes_written, writer.sha256
-    ort.write(
+    lowering.write(
         model.spec,
         placed,
         folder / graph.model,

@@ -6,16 +6,21 @@ blocks of rows, so that at no time more than one quantised tensor and a block ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from specedge.contract import Element
+from specedge.export import columns
 from specedge.export.checkpoint import Array, TensorMap, read, row_blocks
 from specedge.export.decoder import DecoderSpec, Linear, Rope, Rows
+from specedge.export.elements import dtype_of, narrowed
 from specedge.export.progress import Progress
-from specedge.export.quantize import Scheme, quantize_blocks
-from specedge.export.weights import Placed, WeightWriter
+from specedge.export.quantize import Quantized, Scheme, quantize_blocks
+from specedge.export.weights import Placed, PlacedQuantized, WeightWriter
 
 # Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative
 # from exact). Levels below it dequantise the weights first: measured 3 times slower with 4-bit
@@ -24,8 +29,20 @@ ACCURACY_LEVEL = 4
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How a lowering wants its weights stored.
+
+    Matrices that are not quantised are [out, in] in every layout.
+    """
+
+    element: Element = "float32"  # of matrices, biases, scales and rotary tables
+    norms: Element = "float32"  # of what norms multiply by
+    columns: bool = False  # quantised: [in, out] and a table of its own (specedge.export.columns)
+
+
+@dataclass(frozen=True)
 class PlacedLinear:
-    """One linear layer: float32 [out, in], or codes with scales and zero points."""
+    """One linear layer: floats [out, in], or codes with scales and zero points."""
 
     in_features: int
     out_features: int
@@ -39,24 +56,23 @@ class PlacedLinear:
 
 @dataclass(frozen=True)
 class PlacedEmbedding:
-    """The lookup table: float32 [V, H], or uint8 [V, packed bytes of a row] with scales."""
+    """The lookup table: floats [V, H], or packed codes of a row with scales [V, blocks].
+
+    uint8 [V, bytes] of `GatherBlockQuantized`, or int32 [V, words] of `export.columns`.
+    """
 
     table: Placed
-    linear: PlacedLinear  # the same bytes as a matrix: what a tied head multiplies by
-
-    @property
-    def scales(self) -> Placed | None:
-        return self.linear.scales
-
-    @property
-    def zero_points(self) -> Placed | None:
-        return self.linear.zero_points
+    scales: Placed | None = None
+    zero_points: Placed | None = None
+    bits: int = 32
+    block_size: int = 0
 
 
 @dataclass
 class PlacedModel:
     """All weights of one graph, by the names its spec uses."""
 
+    layout: Layout
     vocab: int
     embedding: PlacedEmbedding
     head: PlacedLinear
@@ -70,6 +86,7 @@ def place(
     tensors: TensorMap,
     writer: WeightWriter,
     scheme: Scheme | None,
+    layout: Layout,
     *,
     vocab: int,
     context: int,
@@ -79,16 +96,18 @@ def place(
     """Write every weight of `spec` and say where it went; names and shapes are checked already.
 
     Args:
-        scheme: None for float32.
+        scheme: None for weights that are not quantised.
+        layout: what the lowering asked for.
         vocab: rows of embedding and head to keep; the padded tail past it is cut.
         context: rows of the rotary tables (`specedge.contract.rope_rows`).
         importance: of input columns by `Linear.name` (specedge.export.importance).
 
     Raises:
         SourceError: a tensor is cut short or not finite.
-        ExportError: the file cannot be written.
+        ExportError: the file cannot be written, or a value is beyond the range of its dtype.
     """
-    return _Placer(spec, tensors, writer, scheme, importance or {}, progress).place(vocab, context)
+    placer = _Placer(spec, tensors, writer, scheme, layout, importance or {}, progress)
+    return placer.place(vocab, context)
 
 
 class _Placer:
@@ -98,20 +117,21 @@ class _Placer:
         tensors: TensorMap,
         writer: WeightWriter,
         scheme: Scheme | None,
+        layout: Layout,
         importance: Mapping[str, Array],
         progress: Progress,
     ) -> None:
         self.spec, self.tensors, self.writer = spec, tensors, writer
-        self.scheme, self.importance, self.progress = scheme, importance, progress
+        self.scheme, self.layout = scheme, layout
+        self.importance, self.progress = importance, progress
 
     def place(self, vocab: int, context: int) -> PlacedModel:
         spec = self.spec
-        table = Linear("embed", (Rows(spec.embedding, 0, vocab),), spec.hidden, vocab)
-        embedding = self._linear(table)
-        head = embedding
+        embedding, head = self._embedding(vocab)
         if spec.head is not None:
             head = self._linear(Linear("head", (Rows(spec.head, 0, vocab),), spec.hidden, vocab))
-        model = PlacedModel(vocab, self._as_table(embedding), head)
+        assert head is not None, "a model without a head of its own has a tied one"
+        model = PlacedModel(self.layout, vocab, embedding, head)
         ropes: dict[int, tuple[Placed, Placed]] = {}
         for layer in spec.layers:
             for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
@@ -132,37 +152,59 @@ class _Placer:
         model.vectors[spec.final_norm] = self._norm(spec.final_norm)
         return model
 
+    def _embedding(self, vocab: int) -> tuple[PlacedEmbedding, PlacedLinear | None]:
+        """The table, and the matrix that a tied head multiplies by."""
+        linear = Linear("embed", (Rows(self.spec.embedding, 0, vocab),), self.spec.hidden, vocab)
+        if self.scheme is None or not self.layout.columns:
+            placed = self._linear(linear)
+            return _as_table(placed), placed
+        scheme, element = self.scheme, self.layout.element
+        parts: Iterable[Quantized] = self._parts(linear, scheme)
+        if self.spec.head is None:
+            parts = list(parts)  # both layouts of one rounding
+        table = columns.add_table(
+            self.writer, "embed.table", vocab, linear.in_features, scheme, parts, element
+        )
+        lookup = PlacedEmbedding(table.packed, table.scales, None, scheme.bits, scheme.block_size)
+        if self.spec.head is not None:
+            return lookup, None
+        matrix = columns.add_columns(self.writer, "embed", parts, element)
+        return lookup, _quantized(linear, scheme, matrix, None)
+
     def _linear(self, linear: Linear) -> PlacedLinear:
         bias = None
         if linear.bias:
-            parts = [read(self.tensors, name) for name in linear.bias]
-            bias = self._vector(f"{linear.name}.bias", np.concatenate(parts))
+            values = [
+                narrowed(read(self.tensors, name), self.layout.element, name)
+                for name in linear.bias
+            ]
+            joined = np.concatenate(values)
+            bias = self.writer.add(f"{linear.name}.bias", joined.dtype, joined.shape, [joined])
         if self.scheme is None:
             weight = self.writer.add(
                 f"{linear.name}.weight",
-                "float32",
+                dtype_of(self.layout.element),
                 (linear.out_features, linear.in_features),
-                self._counted(linear),
+                self._narrowed(linear),
             )
             return PlacedLinear(linear.in_features, linear.out_features, weight, bias)
-        return self._quantized(linear, self.scheme, bias)
+        parts = self._parts(linear, self.scheme)
+        if self.layout.columns:
+            placed = columns.add_columns(self.writer, linear.name, parts, self.layout.element)
+        else:
+            placed = self.writer.add_quantized(
+                linear.name,
+                linear.out_features,
+                linear.in_features,
+                self.scheme,
+                parts,
+                self.layout.element,
+            )
+        return _quantized(linear, self.scheme, placed, bias)
 
-    def _quantized(self, linear: Linear, scheme: Scheme, bias: Placed | None) -> PlacedLinear:
-        parts = quantize_blocks(
+    def _parts(self, linear: Linear, scheme: Scheme) -> Iterator[Quantized]:
+        return quantize_blocks(
             self._counted(linear), scheme, importance=self.importance.get(linear.name)
-        )
-        placed = self.writer.add_quantized(
-            linear.name, linear.out_features, linear.in_features, scheme, parts
-        )
-        return PlacedLinear(
-            linear.in_features,
-            linear.out_features,
-            placed.packed,
-            bias,
-            placed.scales,
-            placed.zero_points,
-            scheme.bits,
-            scheme.block_size,
         )
 
     def _counted(self, linear: Linear) -> Iterator[Array]:
@@ -170,26 +212,49 @@ class _Placer:
             yield block
             self.progress.advance(block.size)
 
-    def _as_table(self, linear: PlacedLinear) -> PlacedEmbedding:
-        """The same bytes under the embedding's shape."""
-        if linear.scales is None:
-            return PlacedEmbedding(linear.weight, linear)
-        n, blocks, block_bytes = linear.weight.shape
-        table = linear.weight.seen_as("embed.table", np.uint8, (n, blocks * block_bytes))
-        return PlacedEmbedding(table, linear)
+    def _narrowed(self, linear: Linear) -> Iterator[npt.NDArray[Any]]:
+        """Blocks of rows in the layout's element."""
+        for part in linear.weights:
+            for block in row_blocks(self.tensors, part.name, part.start, part.stop):
+                yield narrowed(block, self.layout.element, part.name)
+                self.progress.advance(block.size)
 
     def _norm(self, name: str) -> Placed:
-        return self._vector(name, read(self.tensors, name) + np.float32(self.spec.norm_offset))
-
-    def _vector(self, name: str, values: Array) -> Placed:
-        return self.writer.add(name, "float32", values.shape, [values])
+        values = read(self.tensors, name) + np.float32(self.spec.norm_offset)
+        stored = narrowed(values, self.layout.norms, name)
+        return self.writer.add(name, stored.dtype, stored.shape, [stored])
 
     def _rope(self, rope: Rope, index: int, context: int) -> tuple[Placed, Placed]:
-        cos, sin = rope.tables(context)
-        return (
-            self.writer.add(f"rope.{index}.cos", "float32", cos.shape, [cos]),
-            self.writer.add(f"rope.{index}.sin", "float32", sin.shape, [sin]),
+        tables = [narrowed(t, self.layout.element, "a rotary table") for t in rope.tables(context)]
+        cos, sin = (
+            self.writer.add(f"rope.{index}.{name}", table.dtype, table.shape, [table])
+            for name, table in zip(("cos", "sin"), tables, strict=True)
         )
+        return cos, sin
+
+
+def _quantized(
+    linear: Linear, scheme: Scheme, placed: PlacedQuantized, bias: Placed | None
+) -> PlacedLinear:
+    return PlacedLinear(
+        linear.in_features,
+        linear.out_features,
+        placed.packed,
+        bias,
+        placed.scales,
+        placed.zero_points,
+        scheme.bits,
+        scheme.block_size,
+    )
+
+
+def _as_table(linear: PlacedLinear) -> PlacedEmbedding:
+    """The same bytes under the embedding's shape."""
+    if linear.scales is None:
+        return PlacedEmbedding(linear.weight)
+    n, blocks, block_bytes = linear.weight.shape
+    table = linear.weight.seen_as("embed.table", np.uint8, (n, blocks * block_bytes))
+    return PlacedEmbedding(table, linear.scales, linear.zero_points, linear.bits, linear.block_size)
 
 
 def linear_blocks(tensors: TensorMap, linear: Linear) -> Iterator[Array]:
@@ -198,24 +263,29 @@ def linear_blocks(tensors: TensorMap, linear: Linear) -> Iterator[Array]:
         yield from row_blocks(tensors, part.name, part.start, part.stop)
 
 
-def predict_bytes(spec: DecoderSpec, scheme: Scheme | None, *, vocab: int, context: int) -> int:
+def predict_bytes(
+    spec: DecoderSpec, scheme: Scheme | None, layout: Layout, *, vocab: int, context: int
+) -> int:
     """Bytes `place` will write, alignment left out: what a plan needs before anything is read."""
+    element, norm = dtype_of(layout.element).itemsize, dtype_of(layout.norms).itemsize
 
-    def weight(rows: int, columns: int) -> int:
-        return 4 * rows * columns if scheme is None else scheme.weight_bytes(rows, columns)
+    def weight(rows: int, features: int) -> int:
+        if scheme is None:
+            return element * rows * features
+        return scheme.weight_bytes(rows, features, scale_bytes=element)
 
-    tables = 1 if spec.head is None else 2
-    total = tables * weight(vocab, spec.hidden) + 4 * spec.hidden
+    tables = 2 if spec.head is not None or (scheme is not None and layout.columns) else 1
+    total = tables * weight(vocab, spec.hidden) + norm * spec.hidden
     for layer in spec.layers:
         for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
             total += weight(linear.out_features, linear.in_features)
-            total += 4 * linear.out_features if linear.bias else 0
+            total += element * linear.out_features if linear.bias else 0
         norms = (layer.input_norm, layer.mlp_norm, layer.post_attention_norm, layer.post_mlp_norm)
-        total += 4 * spec.hidden * sum(norm is not None for norm in norms)
+        total += norm * spec.hidden * sum(name is not None for name in norms)
         head_norms = (layer.q_norm, layer.k_norm)
-        total += 4 * spec.head_dim * sum(norm is not None for norm in head_norms)
+        total += norm * spec.head_dim * sum(name is not None for name in head_norms)
     ropes = {id(layer.rope): layer.rope for layer in spec.layers}
-    return total + sum(8 * context * len(rope.inv_freq) for rope in ropes.values())
+    return total + sum(2 * element * context * len(rope.inv_freq) for rope in ropes.values())
 
 
 def count_parameters(spec: DecoderSpec, *, vocab: int) -> int:

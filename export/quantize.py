@@ -6,7 +6,7 @@ z and codes q in 0..2^bits - 1, and means w = scale * (q - z).
 - packed       uint8 [N, blocks, block * bits / 8], low nibble first; the last block is padded with
                z, so padding means 0
 - scales       float32 [N, blocks]; may be negative when symmetric, so that the longer side of the
-               range (-8 of -8..7) can serve either sign
+               range (-8 of -8..7) can serve either sign, unless the scheme keeps them positive
 - zero_points  uint8 [N, ceil(blocks * bits / 8)], low nibble first; None when symmetric: z is then
                2^(bits - 1), the operators' default
 
@@ -63,6 +63,7 @@ class Scheme:
     block_size: int
     symmetric: bool
     rounding: Rounding = "mse"
+    positive_scales: bool = False  # of symmetric codes; the range is then as long on either side
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
@@ -80,10 +81,10 @@ class Scheme:
         """Blocks in a row of `features` weights."""
         return -(-features // self.block_size)
 
-    def weight_bytes(self, rows: int, features: int) -> int:
+    def weight_bytes(self, rows: int, features: int, scale_bytes: int = 4) -> int:
         """Bytes of packed codes, scales and zero points of a [rows, features] tensor."""
         blocks = self.blocks(features)
-        row = blocks * (self.block_size * self.bits // 8 + 4)
+        row = blocks * (self.block_size * self.bits // 8 + scale_bytes)
         return rows * (row if self.symmetric else row + -(-blocks * self.bits // 8))
 
     def __str__(self) -> str:
@@ -216,15 +217,18 @@ def _round(w: Array, scheme: Scheme, importance: Array | None) -> tuple[Bytes, A
     scale: Array
     zero: Array
     if scheme.symmetric:
-        end = np.where(w.max(axis=0) >= 1, np.float32(1), np.float32(-1))
         zero = np.full_like(size, middle)
-        scale = (end / -middle).astype(np.float32)
+        if scheme.positive_scales:
+            scale = np.full_like(size, 1 / (middle - 1))
+        else:
+            end = np.where(w.max(axis=0) >= 1, np.float32(1), np.float32(-1))
+            scale = (end / -middle).astype(np.float32)
     else:
         low, high = np.minimum(w.min(axis=0), 0), np.maximum(w.max(axis=0), 0)
         scale = (np.maximum(high - low, np.float32(1e-6)) / top).astype(np.float32)
         zero = np.clip(np.rint(-low / scale), 0, top)
     if scheme.rounding != "plain":
-        scale, zero = _search(w, scale, zero, top, scheme.symmetric, importance)
+        scale, zero = _search(w, scale, zero, top, scheme, importance)
     codes = np.empty_like(w)
     _assign(w, np.reciprocal(scale), zero, top, codes)
     codes += zero
@@ -241,7 +245,7 @@ def _assign(w: Array, inverse: Array, zero: Array, top: int, out: Array) -> None
 
 
 def _search(
-    w: Array, scale: Array, zero: Array, top: int, symmetric: bool, importance: Array | None
+    w: Array, scale: Array, zero: Array, top: int, scheme: Scheme, importance: Array | None
 ) -> tuple[Array, Array]:
     """The scale [M] and zero point [M] of least squared error, starting from plain rounding's.
 
@@ -270,8 +274,9 @@ def _search(
     for share in _GRID:
         at = scale * np.float32(share)
         consider(at, zero)
-        if symmetric:
-            consider(-at, zero)
+        if scheme.symmetric:
+            if not scheme.positive_scales:
+                consider(-at, zero)
         else:
             for shift in (-1, 1):
                 consider(at, np.clip(zero + shift, 0, top).astype(np.float32))

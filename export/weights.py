@@ -18,16 +18,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from specedge.contract import Element
 from specedge.errors import ExportError, ShapeError
+from specedge.export.elements import dtype_of, narrowed
 from specedge.export.quantize import Quantized, Scheme
 
 PAGE = 4096  # ONNX's external data asks for multiples of it where a file is mapped
 ALIGN = 64
+INT4 = np.dtype(ml_dtypes.int4)
 ALIGN_LARGE_FROM = 64 << 10  # page alignment costs at most 6 % of such a tensor
+
+
+def stored_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Bytes of a tensor in the file; two int4 values share one, over the ends of rows too."""
+    values = math.prod(shape)
+    return -(-values // 2) if dtype == INT4 else dtype.itemsize * values
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,9 @@ class Placed:
             ShapeError: dtype and shape do not cover exactly these bytes.
         """
         view = np.dtype(dtype)
-        if view.itemsize * math.prod(shape) != self.length:
-            raise ShapeError(
-                f"{self.name} has {self.length} bytes, {view} {shape} needs "
-                f"{view.itemsize * math.prod(shape)}"
-            )
+        needed = stored_bytes(view, shape)
+        if needed != self.length:
+            raise ShapeError(f"{self.name} has {self.length} bytes, {view} {shape} needs {needed}")
         return Placed(name, view, shape, self.offset, self.length)
 
 
@@ -60,7 +68,7 @@ class PlacedQuantized:
     """A quantised weight [N, K] in the file, in `MatMulNBits` layout."""
 
     packed: Placed  # uint8 [N, blocks, block * bits / 8]
-    scales: Placed  # float32 [N, blocks]
+    scales: Placed  # [N, blocks]
     zero_points: Placed | None  # uint8 [N, ceil(blocks * bits / 8)]
 
     def as_table(self, name: str) -> Placed:
@@ -157,13 +165,22 @@ class WeightWriter:
         return placed
 
     def add_quantized(
-        self, name: str, rows: int, features: int, scheme: Scheme, parts: Iterable[Quantized]
+        self,
+        name: str,
+        rows: int,
+        features: int,
+        scheme: Scheme,
+        parts: Iterable[Quantized],
+        element: Element = "float32",
     ) -> PlacedQuantized:
         """Append a quantised [rows, features] weight from consecutive parts of its rows.
 
         Codes go to the file as they come; scales and zero points, about an eighth of them at
         block 32, wait in memory until the codes are complete. Tensors are named `name`,
-        `name.scales` and `name.zero_points`.
+        `name.scales` and `name.zero_points`; `element` is the dtype of the scales.
+
+        Raises:
+            ExportError: a scale is outside the range of `element`.
         """
         blocks = scheme.blocks(features)
         scales: list[npt.NDArray[Any]] = []
@@ -171,7 +188,7 @@ class WeightWriter:
 
         def codes() -> Iterable[npt.NDArray[Any]]:
             for part in parts:
-                scales.append(part.scales)
+                scales.append(narrowed(part.scales, element, f"a scale of {name}"))
                 if part.zero_points is not None:
                     zeros.append(part.zero_points)
                 yield part.packed
@@ -180,7 +197,7 @@ class WeightWriter:
         packed = self.add(name, np.uint8, (rows, blocks, width), codes())
         return PlacedQuantized(
             packed,
-            self.add(f"{name}.scales", np.float32, (rows, blocks), scales),
+            self.add(f"{name}.scales", dtype_of(element), (rows, blocks), scales),
             None
             if scheme.symmetric
             else self.add(

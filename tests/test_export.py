@@ -31,6 +31,7 @@ from specedge.errors import (
 )
 from specedge.export import builder, staging
 from specedge.export.builder import build
+from specedge.export.lowerings import ort
 from specedge.export.progress import Silent
 from tiny_exports import TinyExports, config_for, quick_rounding, read_manifest
 
@@ -331,7 +332,7 @@ def test_a_disk_that_fills_up_leaves_nothing_and_the_old_bundle_whole(
     if where == "weights":
         _fill_up_after(monkeypatch, 50_000)
     elif where == "graph":
-        monkeypatch.setattr(builder.ort, "write", full)
+        monkeypatch.setattr(ort, "write", full)
     elif where == "text":
         monkeypatch.setattr(Path, "write_text", full)
     else:

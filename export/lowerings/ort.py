@@ -5,8 +5,11 @@
     GatherBlockQuantized         embedding lookup in the quantised table
     SkipSimplifiedLayerNormalization   residual add and RMS norm in one pass
 
-Hidden states stay [B*S, H]: a float32 linear is then one Gemm over the checkpoint's own
-[out, in] layout, so no weight is transposed at export or held twice at load.
+Hidden states stay [B*S, H]: a linear that is not quantised is then one Gemm over the checkpoint's
+own [out, in] layout, so no weight is transposed at export or held twice at load.
+
+Hidden states and KV are float32 or float16 (CUDA's GroupQueryAttention takes no float32); logits
+are float32 either way, and the norms' kernels compute in float32.
 """
 
 from __future__ import annotations
@@ -19,19 +22,21 @@ import onnx_ir as ir
 
 from specedge.contract import (
     CACHED_LENGTHS,
-    GREEDY_IDS,
     INPUT_IDS,
     LOGIT_ROWS,
-    LOGITS,
     TOTAL_LENGTH,
+    Element,
     past,
     present,
 )
 from specedge.errors import UnsupportedError
 from specedge.export.decoder import DecoderSpec, Layer
+from specedge.export.elements import dtype_of, onnx_type
 from specedge.export.graph import CONTRIB, Dim, GraphWriter
+from specedge.export.lowerings._scoring import write_scores
 from specedge.export.placement import (
     ACCURACY_LEVEL,
+    Layout,
     PlacedEmbedding,
     PlacedLinear,
     PlacedModel,
@@ -81,9 +86,15 @@ def check(spec: DecoderSpec) -> None:
             )
 
 
+def layout(activations: Element) -> Layout:
+    """Everything in the dtype of the hidden states; operators take one dtype throughout."""
+    return Layout(activations, activations)
+
+
 class _Writer:
     def __init__(self, spec: DecoderSpec, placed: PlacedModel, graph: GraphWriter) -> None:
         self.spec, self.placed, self.g = spec, placed, graph
+        self.element = onnx_type(placed.layout.element)
         self._shapes: dict[str, ir.Value] = {}
 
     def write(self, path: Path, version: str) -> None:
@@ -127,15 +138,16 @@ class _Writer:
                 domain=CONTRIB,
                 gather_axis=0,
                 quantize_axis=1,
-                block_size=table.linear.block_size,
-                bits=table.linear.bits,
+                block_size=table.block_size,
+                bits=table.bits,
             )
-            if spec.hidden % table.linear.block_size:
+            if spec.hidden % table.block_size:
                 # a row holds whole blocks: cut the padding of the last one
                 ends = [self._shape(0), self._shape(spec.hidden), self._shape(1)]
                 hidden = g.op("Slice", [hidden, *ends], "embed/unpad")
         if spec.embedding_scale != 1.0:
-            scale = g.constant(np.array(spec.embedding_scale, np.float32), "embed.scale")
+            value = np.array(spec.embedding_scale, dtype_of(self.placed.layout.element))
+            scale = g.constant(value, "embed.scale")
             hidden = g.op("Mul", [hidden, scale], "embed/scale")
         return hidden
 
@@ -179,8 +191,8 @@ class _Writer:
             value = self._unflatten(v, lengths, kv_width, f"{at}/v")
         cos, sin = self.placed.rope_tables[layer.index]
         kv_shape: list[Dim] = ["B", spec.kv_heads, "T", spec.head_dim]
-        past_key = g.input(past(layer.index, "key"), FLOAT, kv_shape)
-        past_value = g.input(past(layer.index, "value"), FLOAT, kv_shape)
+        past_key = g.input(past(layer.index, "key"), self.element, kv_shape)
+        past_value = g.input(past(layer.index, "value"), self.element, kv_shape)
         attended, present_key, present_value = g.ops(
             "GroupQueryAttention",
             [
@@ -203,8 +215,8 @@ class _Writer:
             do_rotary=1,
             local_window_size=-1 if layer.window is None else layer.window,
         )
-        g.output(present_key, present(layer.index, "key"), FLOAT, kv_shape)
-        g.output(present_value, present(layer.index, "value"), FLOAT, kv_shape)
+        g.output(present_key, present(layer.index, "key"), self.element, kv_shape)
+        g.output(present_value, present(layer.index, "value"), self.element, kv_shape)
         flat = g.op("Reshape", [attended, self._shape(-1, q_width)], f"{at}/flat")
         return self._linear(self.placed.linears[layer.o.name], flat, f"{at}/o")
 
@@ -222,18 +234,13 @@ class _Writer:
 
     def _head(self, residual: ir.Value, branch: ir.Value, rows: ir.Value) -> None:
         g, spec = self.g, self.spec
-        vocab = self.placed.vocab
         residual = g.op("Gather", [residual, rows], "head/residual_rows", axis=0)
         branch = g.op("Gather", [branch, rows], "head/branch_rows", axis=0)
         _, normed = self._add_norm(residual, branch, spec.final_norm, "head/norm")
         logits = self._linear(self.placed.head, normed, "head")
-        if spec.final_softcap is not None:
-            cap = g.constant(np.array(spec.final_softcap, np.float32), "head.softcap")
-            bounded = g.op("Tanh", [g.op("Div", [logits, cap], "head/softcap")], "head/softcap")
-            logits = g.op("Mul", [bounded, cap], "head/softcap")
-        greedy = g.op("ArgMax", [logits], "head/greedy", axis=1, keepdims=0, select_last_index=0)
-        g.output(logits, LOGITS, FLOAT, ["M", vocab])
-        g.output(greedy, GREEDY_IDS, INT64, ["M"])
+        if self.element != FLOAT:
+            logits = g.op("Cast", [logits], "head/float32", to=int(FLOAT))
+        write_scores(g, spec, logits, self.placed.vocab)
 
     def _linear(self, placed: PlacedLinear, hidden: ir.Value, at: str) -> ir.Value:
         g = self.g
