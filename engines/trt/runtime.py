@@ -1,0 +1,352 @@
+"""Plans of TensorRT and TensorRT-RTX as an engine: KV, logits and the loop's calls on one GPU.
+
+Nothing but greedy ids and their logits comes back from a call; the other logits follow when they
+are read. As on a CPU, an exact engine pads calls to the widths whose logits agree to the bit, which
+is measured when it is opened (see `specedge.engines.widths`), but never beyond max_verify, the
+widest call of the profile that verifies.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from typing import cast, get_args
+
+import numpy as np
+
+from specedge.contract import EngineOptions, GraphSpec, Ids, Logits
+from specedge.engines import widths
+from specedge.engines.base import Scored, Slot
+from specedge.engines.trt import library as libraries
+from specedge.engines.trt import plans
+from specedge.engines.trt.cudart import Cuda
+from specedge.engines.trt.deserialising import Deserialised, deserialise
+from specedge.engines.trt.execution import Execution
+from specedge.engines.trt.layout import Cache, Layout, cache_bytes
+from specedge.engines.trt.library import Library
+from specedge.engines.trt.memory import Held, Needs, check_fits
+from specedge.engines.trt.options import Settings
+from specedge.engines.trt.plans import Backend, Plan, PlanKey
+from specedge.engines.widths import Widths
+from specedge.errors import EngineError, ShapeError
+
+_PROBE_PAST = 12  # rows before the text that widths are measured on
+
+
+def open_engine(
+    bundle_path: Path,
+    spec: GraphSpec,
+    *,
+    backend: str,
+    options: EngineOptions | None = None,
+    context: int | None = None,
+    exact: bool = True,
+) -> TrtEngine:
+    """Load a plan of a bundle's graph and run it.
+
+    Args:
+        bundle_path: the bundle's folder.
+        spec: which graph of it.
+        backend: "tensorrt" or "tensorrt-rtx".
+        options: see `specedge.engines.trt.options`.
+        context: rows that a slot offers, at most spec.context; None: all of them. The plan's T may
+            be larger.
+        exact: pad calls, where that makes logits independent of how many tokens a call has.
+
+    Raises:
+        EngineError: an unknown option, a library or a driver that is missing or too old, no such
+            GPU, or too little memory on it.
+        PlanError: no plan for this graph, library and GPU, or one that does not load.
+    """
+    if backend not in get_args(Backend):
+        raise EngineError(f"engine: no backend {backend!r}; there are tensorrt and tensorrt-rtx")
+    backend = cast(Backend, backend)
+    settings = Settings.checked(backend, options)
+    rows = spec.context if context is None else context
+    if not 1 <= rows <= spec.context:
+        raise EngineError(
+            f"engine: context {rows} is outside 1..{spec.context} of the exported {spec.role}; "
+            "export again with a larger [export] context"
+        )
+    library = libraries.load(backend)
+    cuda = Cuda(settings.device)
+    wanted = plans.key_for(
+        bundle_path,
+        spec,
+        backend=backend,
+        version=library.version,
+        compute_capability=cuda.gpu.compute_capability,
+        device=cuda.gpu.name,
+        context=rows,
+    )
+    plan = plans.find(bundle_path, wanted)
+    engine = TrtEngine(spec, library, cuda, plan.record.key, rows, graphs=settings.cuda_graphs)
+    try:
+        engine.open(plan, plans.command(bundle_path, wanted), exact=exact)
+    except BaseException:
+        with suppress(EngineError):  # the first failure is the one to tell
+            engine.close()
+        raise
+    return engine
+
+
+class TrtSlot:
+    """One sequence's KV on the device."""
+
+    def __init__(self, owner: TrtEngine, cache: Cache, context: int) -> None:
+        self.owner = owner
+        self.cache = cache
+        self.context = context
+        self.released = False
+
+    def touch(self) -> None:
+        self.owner.clear(self)
+
+
+class TrtEngine:
+    """Runs one plan in one stream of one GPU; made by `open_engine`."""
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        library: Library,
+        cuda: Cuda,
+        key: PlanKey,
+        context: int,
+        *,
+        graphs: bool,
+    ) -> None:
+        self._spec, self._library, self._cuda, self._key = spec, library, cuda, key
+        self._context, self._graphs = context, graphs
+        self._held = Held(cuda)
+        self._plan: Deserialised | None = None
+        self._execution: Execution | None = None
+        self._free: list[TrtSlot] = []
+        self._step = self._head_step = 1
+        self._widths: Widths | None = None
+        self._calls = 0  # logits belong to the last one
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def open(self, plan: Plan, command: str, *, exact: bool) -> None:
+        """Check memory, load the plan, allocate, measure widths, and run the widest call once.
+
+        Args:
+            command: what builds a plan of this context, for messages.
+
+        Raises:
+            EngineError, PlanError: as `open_engine`. `close` frees what was made.
+        """
+        spec, key, cuda = self._spec, self._key, self._cuda
+        layout = Layout(key.max_verify, key.prefill_chunk, spec.vocab)
+        smaller = command.partition("--context ")[0] + f"--role {spec.role} --context "
+
+        def check(weights: int, rows: int, activations: int) -> None:
+            needs = Needs(weights, cache_bytes(spec, rows), activations, layout.total)
+            check_fits(needs, cuda.free_bytes(), spec, key.context, smaller)
+
+        check(plan.record.bytes, key.rows, plan.record.report.device_bytes or 0)
+        loaded = self._plan = deserialise(self._library, plan, spec, f"{command} --force")
+        check(0, loaded.rows, loaded.activation_bytes)  # now the library itself says it
+        self._execution = Execution(cuda, loaded, spec, layout, self._held, captures=self._graphs)
+        self._execution.open()
+        self._measure_widths(exact=exact)
+        self._warm_up()
+
+    def _warm_up(self) -> None:
+        slot = self.new_slot()
+        tokens = self._some_tokens(self.prefill_chunk)
+        scored = self.forward(slot, tokens, 0, 1)
+        # a NaN in a row of the head reaches one id's logit only; later calls look at the best
+        if not np.isfinite(scored.logits).all():
+            damaged = int(np.flatnonzero(~np.isfinite(scored.logits[0]))[0])
+            raise EngineError(
+                f"{self._spec.role}: the logit of id {damaged} is not finite; the weights are "
+                "damaged, or too large for the activations' type: export the bundle again"
+            )
+        self.release(slot)
+
+    def _measure_widths(self, *, exact: bool) -> None:
+        """Over the widths of profile VERIFY; prefill's kernels are others, and alike for all."""
+        widest = min(self._key.max_verify, (self._context - _PROBE_PAST) // 2)
+        if widest < 2:
+            return
+        slot, tokens = self.new_slot(), self._some_tokens(_PROBE_PAST + 2 * widest)
+        for start in range(0, _PROBE_PAST, widest):
+            stop = min(start + widest, _PROBE_PAST)
+            self.forward(slot, tokens[start:stop], start, 1)
+        text = tokens[_PROBE_PAST:]
+
+        def score(start: int, width: int) -> Logits:
+            part = text[start : start + width]
+            return self.forward(slot, part, _PROBE_PAST + start, width).logits.copy()
+
+        places = widths.places_for(self._spec.parameters)
+        self._widths = widths.measure(score, widest, places=places)
+        if exact and self._widths.step not in (None, 1):
+            self._step = self._head_step = self._widths.step
+
+            def score_head(rows: int) -> Logits:
+                return self.forward(slot, text[:widest], _PROBE_PAST, rows).logits.copy()
+
+            # measured without padding the head; a context too short for it keeps the common step
+            self._head_step = 1
+            self._head_step = widths.measure_head(score_head, widest, self._step)
+        self.release(slot)
+
+    def _some_tokens(self, count: int) -> Ids:
+        return (np.arange(count, dtype=np.int64) * 7919) % self._spec.vocab
+
+    # --- the protocol ---------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> GraphSpec:
+        return self._spec
+
+    @property
+    def description(self) -> str:
+        gpu = self._cuda.gpu
+        graphs = "" if self._graphs else ", no CUDA graphs"
+        return (
+            f"{self._library.backend} {self._library.version}, {gpu.name} "
+            f"(SM{gpu.compute_capability}), T {self._key.rows}{graphs}"
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of how it runs."""
+        return () if self._execution is None else tuple(self._execution.notes)
+
+    @property
+    def device_bytes(self) -> int:
+        """Allocated by the engine itself: KV, activations and buffers, without weights."""
+        return self._held.device_bytes
+
+    @property
+    def width_step(self) -> int:
+        return self._step
+
+    @property
+    def width_noise(self) -> float:
+        """Not 0.0 either where a padded call at the end of the context would pass the plan's T."""
+        if self._widths is None:
+            return 0.0
+        exact = self._widths.step in (1, self._step) and self._spare >= self._step - 1
+        return 0.0 if exact else self._widths.noise
+
+    @property
+    def _spare(self) -> int:
+        """Rows past the context, which take what padding writes."""
+        return 0 if self._plan is None else self._plan.rows - self._context
+
+    @property
+    def prefill_chunk(self) -> int:
+        return min(self._key.prefill_chunk, self._context)
+
+    def new_slot(self) -> TrtSlot:
+        execution = self._live()
+        if self._free:
+            slot = self._free.pop()
+            slot.released = False
+            return slot
+        return TrtSlot(self, execution.new_cache(), self._context)
+
+    def release(self, slot: Slot) -> None:
+        """Keep the buffers for the next sequence: rows at or past n_cached are never read."""
+        own = self._own(slot)
+        own.released = True
+        self._free.append(own)
+
+    def clear(self, slot: TrtSlot) -> None:
+        """See `Slot.touch`."""
+        self._live().clear(self._own(slot).cache)
+
+    def forward(self, slot: Slot, tokens: Ids, n_cached: int, rows: int) -> Scored:
+        execution, own, width = self._live(), self._own(slot), len(tokens)
+        if not 1 <= rows <= width:
+            raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
+        if n_cached < 0 or n_cached + width > own.context:
+            raise ShapeError(
+                f"{n_cached} cached rows + {width} tokens, but the slot holds {own.context} rows"
+            )
+        widest = max(self._key.max_verify, self._key.prefill_chunk)
+        if width > widest or rows > self._key.max_verify:
+            return self._in_pieces(own, tokens, n_cached, rows, widest)
+        padded = self._padded(width, self._step)
+        if n_cached + padded > own.context + self._spare:
+            padded = width
+        scored = self._padded(rows, self._head_step)
+        execution.write(tokens, n_cached, padded, width - rows, scored)
+        self._calls += 1
+        run_ms = execution.run(own.cache, padded, scored)
+        ids, best_logits = execution.verdicts(rows)
+        # a NaN in the hidden state reaches every logit of its row, the greatest included
+        for row, best in enumerate(best_logits.tolist()):
+            if not isfinite(best):
+                raise EngineError(
+                    f"{self._spec.role}: logits are not finite at position "
+                    f"{n_cached + width - rows + row}; the weights or the runtime are damaged"
+                )
+        of = self._calls
+        return Scored(ids, lambda: self._fetch(of, rows), run_ms)
+
+    def _padded(self, width: int, step: int) -> int:
+        """Up to max_verify, which agrees with the multiples of `step`: they were compared with it.
+        Wider calls are another profile's."""
+        if width > self._key.max_verify:
+            return width
+        return min(-(-width // step) * step, self._key.max_verify)
+
+    def _fetch(self, of: int, rows: int) -> Logits:
+        execution = self._live()
+        if of != self._calls:
+            raise EngineError(
+                f"{self._spec.role}: logits of an earlier call were read after a later one"
+            )
+        return execution.logits(rows)
+
+    def _in_pieces(
+        self, slot: TrtSlot, tokens: Ids, n_cached: int, rows: int, widest: int
+    ) -> Scored:
+        """A call too wide for the profiles, or scoring too many rows, as several."""
+        first, most = len(tokens) - rows, self._key.max_verify
+        spent, start = 0.0, 0
+        ids: list[Ids] = []
+        logits: list[Logits] = []
+        while start < len(tokens):
+            stop = min(start + widest, len(tokens), max(first, start) + most)
+            wanted = max(0, stop - max(first, start))
+            part = self.forward(slot, tokens[start:stop], n_cached + start, max(1, wanted))
+            spent += part.run_ms
+            if wanted:
+                ids.append(part.greedy_ids)
+                logits.append(part.logits.copy())
+            start = stop
+        return Scored(np.concatenate(ids), np.concatenate(logits), spent)
+
+    def close(self) -> None:
+        execution, self._execution = self._execution, None
+        self._free.clear()
+        try:
+            if execution is not None:
+                self._cuda.make_current()
+                execution.close()
+        finally:
+            # contexts are gone by now; what they used is freed after them, the engine last of all
+            try:
+                self._held.close()
+            finally:
+                self._plan = None
+
+    def _live(self) -> Execution:
+        if self._execution is None:
+            raise EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
+        # a thread starts with device 0, whatever another one chose
+        self._cuda.make_current()
+        return self._execution
+
+    def _own(self, slot: Slot) -> TrtSlot:
+        if not isinstance(slot, TrtSlot) or slot.released or slot.owner is not self:
+            raise EngineError(f"{self._spec.role}: the slot was released, or is another engine's")
+        return slot
