@@ -16,7 +16,7 @@ from specedge.cli import invoke
 from specedge.contract import GraphSpec, Ids, Logits
 from specedge.engines import ort, registry, widths
 from specedge.engines.base import Engine, Slot, prefill
-from specedge.engines.ort import OrtEngine, open_engine
+from specedge.engines.ort import OrtEngine, open_engine, slots
 from specedge.engines.widths import Widths, measure, measure_head, places_for
 from specedge.errors import EngineError, ShapeError
 from tiny_exports import TinyExports, read_spec
@@ -91,7 +91,7 @@ def test_a_prompt_in_chunks_of_any_size_ends_in_nearly_the_same_logits(
     wanted = prefill(engine, slot, ids, 0, rows=5).logits.copy()
     size = np.abs(wanted).max()
     for chunk in (3, 8, 16, 50, 130, 131):
-        monkeypatch.setattr(ort, "PREFILL_CHUNK", chunk)
+        monkeypatch.setattr(ort.engine, "PREFILL_CHUNK", chunk)
         got = prefill(engine, slot, ids, 0, rows=5).logits
         assert np.abs(got - wanted).max() <= (1e-5 if precision == "fp32" else 0.05) * size
         np.testing.assert_array_equal(got.argmax(-1), wanted.argmax(-1))
@@ -330,7 +330,7 @@ def test_bindings_of_prefill_remainders_do_not_pile_up(engine: OrtEngine) -> Non
     slot = engine.new_slot()
     for width in range(1, CONTEXT + 1):
         engine.forward(slot, ids_for(engine, width), 0, 1)
-    assert len(slot.bindings) <= engine.spec.max_verify + ort._ODD_WIDTHS_KEPT
+    assert len(slot.bindings) <= engine.spec.max_verify + slots.ODD_WIDTHS_KEPT
     engine.forward(slot, ids_for(engine, 100), 0, 1)
 
 
