@@ -8,9 +8,16 @@ never attended to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from specedge.contract import GraphSpec, Ids, Logits
+
+if TYPE_CHECKING:
+    from specedge.acceptance import Verdict
+    from specedge.acceptance.device import Question
+
+Decide = Callable[["Question"], "Verdict"]
+"""The rejection rule where the logits are; see `specedge.acceptance.device`."""
 
 
 class Scored:
@@ -21,18 +28,26 @@ class Scored:
         logits: float32 [M, V]; row i scores the token after the i-th scored input token. Or how to
             fetch them from a device, which happens when they are first read.
         run_ms: milliseconds inside the runtime's own call.
+        decide: decides about a draft without fetching logits; raises EngineError. None: it would
+            be no quicker than reading them, or the engine has no way to.
 
-    Both arrays are views of the engine's buffers: valid until that engine's next call.
+    Both arrays are views of the engine's buffers: valid until that engine's next call. So is what
+    `decide` looks at.
     """
 
-    __slots__ = ("_logits", "greedy_ids", "run_ms")
+    __slots__ = ("_logits", "decide", "greedy_ids", "run_ms")
 
     def __init__(
-        self, greedy_ids: Ids, logits: Logits | Callable[[], Logits], run_ms: float
+        self,
+        greedy_ids: Ids,
+        logits: Logits | Callable[[], Logits],
+        run_ms: float,
+        decide: Decide | None = None,
     ) -> None:
         self.greedy_ids = greedy_ids
         self._logits = logits
         self.run_ms = run_ms
+        self.decide = decide
 
     @property
     def logits(self) -> Logits:

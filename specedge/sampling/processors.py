@@ -68,6 +68,13 @@ class Pipeline:
         self._min_tokens = params.min_tokens if len(self._end_ids) else 0
         self._edits = self._chosen_edits(params)
 
+    @property
+    def plain_scale(self) -> float | None:
+        """1 / temperature, where that is all that is done to any row; None: there is more, or the
+        temperature is 0."""
+        more = self._narrows or self._edits or self._min_tokens or self._constraint is not None
+        return None if more or self._temperature == 0 else self._scale
+
     def _chosen_edits(self, params: SamplingParams) -> list[tuple[str, Edit]]:
         """Name and function of those before the temperature, but for the minimum length."""
         edits: list[tuple[str, Edit]] = []

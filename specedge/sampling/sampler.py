@@ -17,6 +17,7 @@ from specedge.acceptance import (
     race,
     rejection,
 )
+from specedge.acceptance.device import Question, can_ask
 from specedge.contract import Ids
 from specedge.errors import DeadEndError
 from specedge.randomness import Randomness, Stream
@@ -181,6 +182,8 @@ class ProcessedSampler:
         self._randomness = randomness
         self._history = History() if params.uses_history else None
         self._scratch = scratch
+        # 1 / temperature, where nothing else decides
+        self._plain = pipeline.plain_scale if params.rule == "rejection" else None
         self._round = -1  # committed tokens when the current round began
 
     def choose(self, scored: Scored, drafted: Ids) -> tuple[int, Law | None]:
@@ -207,6 +210,9 @@ class ProcessedSampler:
     def accept(self, draft: Draft, scored: Scored) -> Verdict:
         position = self._begin()
         tokens = draft.tokens
+        scale, draws = self._plain, RoundDraws(self._randomness, position)
+        if scored.decide is not None and scale is not None and can_ask(scale, draft.q):
+            return scored.decide(Question(scale, tokens, draft.q, draws))
         if self._history is not None:
             self._history.sync(self._seq.tokens, self._seq.n_prompt)
         if self.constraint is not None:
@@ -218,7 +224,7 @@ class ProcessedSampler:
             return coupled(tokens, p, self._randomness, position)
         q = draft.q if draft.q is not None else tuple(map(Law.certain, tokens.tolist()))
         rule = rejection if self.rule == "rejection" else block
-        return rule(tokens, p, q, RoundDraws(self._randomness, position))
+        return rule(tokens, p, q, draws)
 
     def _begin(self) -> int:
         """Committed tokens; at the first call of a round its buffers are free again."""
