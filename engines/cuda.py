@@ -129,9 +129,9 @@ def free_bytes(ordinal: int = 0) -> int | None:
     with _context(driver, ordinal) as held:
         if not held:
             return None
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        failed = driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-        return None if failed else free.value
+        left, total = ctypes.c_size_t(), ctypes.c_size_t()
+        failed = driver.cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
+        return None if failed else left.value
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Name to engine; a runtime library is imported when its engine is asked for, never before.
 
+What runs where, and which graphs: `engines/matching.py`.
+
     auto, cpu      ONNX Runtime on the CPU
     cuda           ONNX Runtime's CUDA provider
     ort-tensorrt   ONNX Runtime's TensorRT provider
@@ -16,18 +18,17 @@ rule is {"rule": "hashed"}:
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from specedge.contract import EngineOptions, GraphSpec
+from specedge.engines import matching
 from specedge.engines.base import Engine
+from specedge.engines.matching import NAMES as NAMES
 from specedge.errors import EngineError
-
-NAMES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "fake")
-_PROVIDERS = {"auto": "cpu", "cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}
 
 
 def create(
@@ -48,45 +49,46 @@ def create(
         bundle_path: the bundle's folder.
         spec: which graph of it.
         options: of the runtime, in its own words ([engines.NAME] of a config).
-        threads: of the runtime; None: the engine's own choice.
+        threads: of the runtime, where it has any; None: the engine's own choice.
         context: T of its slots, at most spec.context; None: spec.context.
         exact: logits that do not depend on how many tokens a call has, where the engine can.
-        takes_turns: another engine runs between this one's calls.
+        takes_turns: another engine runs on the same processor between this one's calls.
 
     Raises:
-        EngineError: an unknown name, a runtime that is missing or installed twice, or a graph
-            that does not load.
+        EngineError: an unknown name, a graph that this engine does not run, a runtime that is
+            missing or installed twice, or a graph that does not load.
         PlanError: no plan for this graph, runtime and device.
     """
+    name = matching.checked(name)
+    matching.check(name, spec)
     if name == "fake":
         return _fake(bundle_path, spec, context)
-    if name in _PROVIDERS:
-        check_onnxruntime()
-        if spec.lowering == "concat":
-            from specedge.engines import concat
-
-            return concat.open_engine(bundle_path, spec, threads=threads, context=context)
-        from specedge.engines.ort import open_engine
-
-        return open_engine(
-            bundle_path,
-            spec,
-            provider=_PROVIDERS[name],
-            options=options,
-            threads=threads,
-            context=context,
-            exact=exact,
-            takes_turns=takes_turns,
-        )
-    if name in ("tensorrt", "tensorrt-rtx"):
+    if name in matching.PLANNED:
         from specedge.engines.trt import runtime
 
         return runtime.open_engine(
             bundle_path, spec, backend=name, options=options, context=context, exact=exact
         )
-    near = difflib.get_close_matches(name, NAMES, n=1)
-    hint = f"did you mean {near[0]}?" if near else "choose one of them"
-    raise EngineError(f"engine: no engine {name!r}; there are {', '.join(NAMES)}: {hint}")
+    check_onnxruntime()
+    opens: Callable[..., Engine]
+    if spec.lowering == "concat":
+        from specedge.engines import concat
+
+        opens = concat.open_engine
+    else:
+        from specedge.engines import ort
+
+        opens = ort.open_engine
+    return opens(
+        bundle_path,
+        spec,
+        provider=matching.PROVIDERS[name],
+        options=options,
+        threads=threads,
+        context=context,
+        exact=exact,
+        takes_turns=takes_turns,
+    )
 
 
 def check_onnxruntime() -> None:

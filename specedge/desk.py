@@ -66,7 +66,7 @@ class Desk:
 
     Args:
         path: the bundle's folder.
-        engine, threads, context, exact, memory: see `specedge.load`.
+        engine, draft_engine, threads, context, exact, memory: see `specedge.load`.
         proposers: to be opened; None: every one that the bundle can run.
         verify: check the sha256 of every file.
 
@@ -81,6 +81,7 @@ class Desk:
         path: str | os.PathLike[str],
         *,
         engine: str = "auto",
+        draft_engine: str | None = None,
         threads: int | None = None,
         context: int | None = None,
         exact: bool = True,
@@ -91,7 +92,7 @@ class Desk:
         self.bundle = Bundle.open(path, verify=verify)
         manifest = self.bundle.manifest
         rows = checked_context(context, manifest)
-        self._opener = Opener(self.bundle, engine, threads, rows, exact)
+        self._opener = Opener(self.bundle, engine, threads, rows, exact, draft_engine)
         self.longest = min(manifest.target.max_verify, rows) - 1
         if proposers is not None:
             names = checked_proposers(proposers)
@@ -113,6 +114,7 @@ class Desk:
         self.model: Model = load(
             path,
             engine=engine,
+            draft_engine=draft_engine,
             threads=threads,
             speculation="on",
             draft_length=self.longest,

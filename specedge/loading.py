@@ -19,7 +19,6 @@ from specedge.model import Model
 from specedge.opening import Opener
 from specedge.proposers import DraftModelProposer, NgramProposer, Proposer
 from specedge.speculator import Mode, Speculator
-from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
 
 
@@ -27,6 +26,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     engine: str = "auto",
+    draft_engine: str | None = None,
     threads: int | None = None,
     speculation: Mode | None = None,
     draft_length: int | None = None,
@@ -41,8 +41,10 @@ def load(
 
     Args:
         path: the bundle's folder.
-        engine: "auto", "cpu" or "fake".
-        threads: of the engine; None: its own choice.
+        engine: what executes the target: "auto" or "cpu", "cuda", "ort-tensorrt", "tensorrt",
+            "tensorrt-rtx", or "fake"; see `specedge.engines.registry`.
+        draft_engine: what executes the draft; None: the same.
+        threads: of each engine that has any; None: its own choice.
         speculation: "auto" drafts where it pays: by the stored probe, and by what every round
             shows; it falls back to plain decoding when a proposer is missing or fails. "on" always
             drafts `draft_length` tokens, and makes a missing or failing proposer an error. "off"
@@ -55,8 +57,9 @@ def load(
             change the text of quantised weights either. Costs a wider plain step (two tokens'
             instead of one's on most processors); False gives the narrowest kernels, and near-ties
             may then fall the other way.
-        memory: bytes, or a size like "2GiB", that a run may need; a draft model that does not fit
-            is left out. None: what the machine has available decides.
+        memory: bytes, or a size like "2GiB", that a run may need, on all devices together; a draft
+            model that does not fit is left out. None: what is available decides, on the GPU for
+            an engine there.
         verify: check the sha256 of every file (see `specedge.bundle`).
         canary: share of requests, 0..1, that are decoded plainly as well, after the answer, and
             compared; docs/canary.md.
@@ -66,6 +69,7 @@ def load(
         OptionError: an argument is out of range, or speculation is "on" with nobody to draft.
         MemoryBudgetError: the target alone does not fit into `memory`.
         EngineError: an engine is missing, or cannot load its graph or allocate its KV.
+        PlanError: an engine of TensorRT has no plan that fits; `specedge build` makes it.
     """
     bundle = Bundle.open(path, verify=verify)
     manifest = bundle.manifest
@@ -81,7 +85,7 @@ def load(
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
-    opener = Opener(bundle, engine, threads, asked.context, exact)
+    opener = Opener(bundle, engine, threads, asked.context, exact, draft_engine)
     loading = _Loading(opener, asked, checked_memory(memory))
     try:
         return loading.model(tokenizer, share)
@@ -142,9 +146,7 @@ class _Loading:
         self._manifest = opener.bundle.manifest
         self._asked = asked
         self._opened: list[Engine] = []
-        self._fit = partial(
-            fit, self._manifest, asked.context, budget=budget, available=available_bytes()
-        )
+        self._fit = partial(fit, self._manifest, asked.context, budget=budget, room=opener.room)
         fits = self._fit(
             wants_draft=asked.wants_draft,
             lookups=any(name != "draft" for name in asked.proposers),

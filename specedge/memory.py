@@ -2,10 +2,10 @@
 
     total = weights(target) + KV(target) + weights(draft) + KV(draft) + activations
 
-Weights of a draft that shares the target's file count once. KV is `GraphSpec.kv_bytes`, float32.
+Weights of a draft that shares the target's file count once. KV is `GraphSpec.kv_bytes`.
 Activations are those of the widest call of the larger model; engines take turns, so only one
 model's are alive. With S = max(max_verify, PREFILL_CHUNK) new tokens and M = max_verify scored
-rows, in float32:
+rows, in float32 (hidden, attention and MLP in the graph's own type):
 
     logits       M * V                    lowering "concat" scores every row: S * V
     hidden       2 * S * hidden               a block's input and its normed copy
@@ -23,7 +23,8 @@ if the head were tied to the embedding; an untied head therefore counts somewhat
 The Python process, the runtime's own code (together about 150 MiB) and the page cache that a
 weights file passes through are outside the plan.
 
-At load the same plan is held against a budget, or against what the machine has available (`fit`).
+At load the same plan is held against a budget, or against what is available where the models
+compute: the host's memory, or the GPU's, or the target in one and the draft in the other (`fit`).
 A weight is counted once and as memory that cannot be taken back. On CPU the runtime maps the file
 and packs most of it into memory of its own; what it leaves mapped (an embedding) the system could
 drop and read again, at the price of a stalled step. Context is counted in full, although rows of
@@ -43,6 +44,7 @@ PREFILL_CHUNK = 128  # the twin of engines/ort.py's: no call is wider but a veri
 CONTEXT_STEP = 64  # a proposed context is rounded down to a multiple of this
 MIN_CONTEXT = 16
 RESERVE = 64 << 20  # of what is available, left for what the plan does not count
+DEVICE_RESERVE = 448 << 20  # the same on a GPU, beside it: a CUDA context and libraries' workspaces
 _FLOAT = 4
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
@@ -111,7 +113,7 @@ def activation_bytes(spec: GraphSpec, context: int, max_verify: int) -> int:
     attention = width * (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim
     scores = (2 if spec.lowering == "concat" else 1) * spec.heads * width * context
     mlp = 3 * width * mlp_width(spec)
-    return _FLOAT * (logits + hidden + attention + scores + mlp)
+    return _FLOAT * (logits + scores) + spec.element_bytes * (hidden + attention + mlp)
 
 
 def sampling_bytes(vocab: int, max_verify: int) -> int:
@@ -198,6 +200,23 @@ def _plan(
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """Memory that is left where the models compute, estimates.
+
+    Args:
+        available: bytes that the target may take, and the draft beside it; None: unknown.
+        where: "on the GPU"; empty: on the host.
+        apart: the draft computes elsewhere, in memory of its own.
+        draft_available: bytes that it may take there; None: unknown.
+    """
+
+    available: int | None
+    where: str = ""
+    apart: bool = False
+    draft_available: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Fit:
     """What can be loaded.
 
@@ -217,7 +236,7 @@ def fit(
     context: int,
     *,
     budget: int | None,
-    available: int | None,
+    room: Room,
     wants_draft: bool,
     lookups: bool,
     insists: bool = False,
@@ -227,9 +246,8 @@ def fit(
     Args:
         manifest: of the bundle.
         context: T, rows of KV that will be allocated.
-        budget: bytes that must not be passed; None: `available` decides.
-        available: bytes that the machine has left, an estimate (`system_memory.available_bytes`);
-            None: unknown. Not looked at beside a budget. RESERVE of it is kept back.
+        budget: bytes that must not be passed, on all devices together; None: `room` decides.
+        room: not looked at beside a budget. RESERVE of it is kept back.
         wants_draft: somebody would draft with the model, if there is one.
         lookups: proposers that need no model remain without it.
         insists: speculation is "on".
@@ -242,37 +260,53 @@ def fit(
     target, draft = manifest.target, manifest.draft if wants_draft else None
     alone = plan(target, None, context=context, max_verify=target.max_verify, budget=budget)
     both = _plan(target, draft, context, target.max_verify, budget)
-    room = budget
-    if room is None and available is not None:
-        room = max(0, available - RESERVE)
-    if room is None or both.total <= room:
-        return Fit(both, draft is not None, "")
-    had = f"the limit is {format_size(room)}"
-    if budget is None:
-        had = f"{format_size(room)} are available"
+    apart = room.apart and budget is None and draft is not None
+    left = _left(room.available) if budget is None else budget
+    here = f" {room.where}" if room.where else ""
+    needed, had = both.total, left
+    if apart and draft is not None:
+        needed, had = _draft_bytes(draft, context), _left(room.draft_available)
+    keeps = draft is not None and (had is None or needed <= had)
+    kept = both if keeps else alone
     notes = []
-    if draft is not None:
+    if draft is not None and not keeps and had is not None:
+        there = here if not apart else "" if here else " on the GPU"
+        said = f"{format_size(had)} are available{there}"
+        if budget is not None:
+            said = f"the limit is {format_size(had)}"
+        subject = "by itself it" if apart else "with it a run"
+        without = "" if apart else f"; without it {format_size(alone.total)}"
         notes.append(
-            f"the draft model was left out: with it a run needs {format_size(both.total)}, {had}; "
-            f"without it {format_size(alone.total)}; "
-            + ("lookups still draft" if lookups else "nothing is left to draft")
+            f"the draft model was left out: {subject} needs {format_size(needed)}, {said}{without}"
+            f"; {'lookups still draft' if lookups else 'nothing is left to draft'}"
         )
         if insists and not lookups:
             raise MemoryBudgetError(
-                f'speculation "on": a run with the draft model needs {format_size(both.total)}, '
-                f'{had}; use "auto", add "ngram" to the proposers, choose a smaller context, or '
+                f'speculation "on": a run with the draft model needs {format_size(needed)}, '
+                f'{said}; use "auto", add "ngram" to the proposers, choose a smaller context, or '
                 f"allow more with memory={format_size(both.total, up=True)!r}"
             )
-    if alone.total > room:
-        notes.append(_may_not_fit(target, alone, room, context))
-    return Fit(alone, False, "; ".join(notes))
+    # a draft of the target's own device that is kept was counted with it
+    if left is not None and alone.total > left:
+        notes.append(_may_not_fit(target, alone, left, context, here))
+    return Fit(kept, keeps, "; ".join(notes))
 
 
-def _may_not_fit(target: GraphSpec, alone: MemoryPlan, room: int, context: int) -> str:
+def _left(available: int | None) -> int | None:
+    return None if available is None else max(0, available - RESERVE)
+
+
+def _draft_bytes(draft: GraphSpec, context: int) -> int:
+    """What a draft takes that computes apart from its target; it brings its own weights there."""
+    rows = min(context, draft.context)
+    return draft.weight_bytes + draft.kv_bytes(rows) + activation_bytes(draft, rows, 1)
+
+
+def _may_not_fit(target: GraphSpec, alone: MemoryPlan, left: int, context: int, here: str) -> str:
     widest = target.max_verify
-    fits = largest_context(target, None, max_verify=widest, budget=room, below=context)
+    fits = largest_context(target, None, max_verify=widest, budget=left, below=context)
     remedy = f"a context of {fits} would fit" if fits else "no smaller context would fit either"
     return (
         f"memory may not suffice: a run needs {format_size(alone.total)} at a context of {context},"
-        f" {format_size(room)} are available; {remedy}"
+        f" {format_size(left)} are available{here}; {remedy}"
     )

@@ -32,6 +32,7 @@ from specedge.guidance.compiling import Guidance
 from specedge.loop import decode
 from specedge.metrics import Metrics
 from specedge.options import GenerationOptions, OptionKeywords
+from specedge.proposers import DraftModelProposer
 from specedge.result import Result
 from specedge.sampling.sampler import make_sampler
 from specedge.sampling.scratch import Scratch
@@ -100,6 +101,12 @@ class Model:
     def engine(self) -> str:
         """Runtime, version, provider and threads of the target."""
         return self._target.description
+
+    @property
+    def draft_engine(self) -> str | None:
+        """The same of the draft model; None: it is not open."""
+        drafts = (p for p in self._speculator.proposers if isinstance(p, DraftModelProposer))
+        return next((proposer.engine.description for proposer in drafts), None)
 
     @property
     def speculation(self) -> SpeculationState:

@@ -5,22 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specedge.bundle import Bundle
-from specedge.engines import registry
+from specedge.contract import GraphSpec
+from specedge.engines import cuda, matching, registry
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, one_line
+from specedge.errors import EngineError, OptionError, one_line
+from specedge.memory import DEVICE_RESERVE, Room
 from specedge.probe import fingerprint
+from specedge.system_memory import available_bytes
 
 
 @dataclass(frozen=True)
 class Opener:
-    """Settings that target and draft share.
+    """Settings that target and draft share, and on which engine each of them runs.
 
     Args:
         bundle: opened and checked.
-        engine: "auto", or a name that the registry knows.
-        threads: of each engine; None: its own choice.
+        engine: the target's: "auto", or a name that the registry knows.
+        threads: of each engine that has any; None: its own choice.
         context: T, rows of the target's KV; the draft has no more.
         exact: the target's logits do not depend on how wide a call is.
+        draft_engine: the draft's; None: the same as the target's.
+
+    Raises:
+        EngineError: no such engine, or it does not run the graph.
+        OptionError: an engine for a draft that the bundle lacks, or threads for engines without.
     """
 
     bundle: Bundle
@@ -28,6 +36,34 @@ class Opener:
     threads: int | None
     context: int
     exact: bool
+    draft_engine: str | None = None
+
+    def __post_init__(self) -> None:
+        matching.check(matching.checked(self.engine), self.bundle.manifest.target)
+        if self.draft_engine is not None:
+            name, spec = matching.checked(self.draft_engine), self.bundle.manifest.draft
+            if spec is None:
+                raise OptionError(
+                    f"draft_engine: {self.draft_engine} is given, but the bundle has no draft "
+                    "model; leave it out, or export with a [draft]"
+                )
+            matching.check(name, spec)
+        names = {self.target_name, self.draft_name}
+        if self.threads is not None and names <= set(matching.PLANNED):
+            raise OptionError(
+                f"threads: {' and '.join(sorted(names))} computes on the GPU and has none; leave "
+                "threads out"
+            )
+
+    @property
+    def target_name(self) -> str:
+        """Of the target's engine; never "auto"."""
+        return matching.checked(self.engine)
+
+    @property
+    def draft_name(self) -> str:
+        """Of the draft's engine, whether or not there is a draft."""
+        return matching.checked(self.draft_engine or self.engine)
 
     @property
     def draft_context(self) -> int | None:
@@ -35,18 +71,34 @@ class Opener:
         spec = self.bundle.manifest.draft
         return None if spec is None else min(self.context, spec.context)
 
+    @property
+    def room(self) -> Room:
+        """Memory that target and draft may take where they compute."""
+        on_gpu = self.target_name in matching.ON_GPU
+        apart = on_gpu != (self.draft_name in matching.ON_GPU)
+        return Room(
+            self._available(on_gpu),
+            "on the GPU" if on_gpu else "",
+            apart=apart,
+            draft_available=self._available(not on_gpu) if apart else None,
+        )
+
+    def _available(self, on_gpu: bool) -> int | None:
+        if not on_gpu:
+            return available_bytes()
+        free = cuda.free_bytes()
+        return None if free is None else max(0, free - DEVICE_RESERVE)
+
     def target(self, *, takes_turns: bool) -> Engine:
-        """`takes_turns`: with a draft model; costs a plain step some per cent.
+        """`takes_turns`: with a draft model; on the CPU that costs a plain step some per cent.
 
         Raises:
             EngineError: see `registry.create`.
         """
-        return registry.create(
-            self.engine,
-            self.bundle.path,
+        return self._open(
+            self.target_name,
             self.bundle.manifest.target,
-            threads=self.threads,
-            context=self.context,
+            self.context,
             exact=self.exact,
             takes_turns=takes_turns,
         )
@@ -58,17 +110,25 @@ class Opener:
             return "no draft model in the bundle"
         try:
             # a draft is a guess, whichever kernel made it: the narrow one is cheaper
-            return registry.create(
-                self.engine,
-                self.bundle.path,
-                spec,
-                threads=self.threads,
-                context=context,
-                exact=False,
-                takes_turns=True,
-            )
+            return self._open(self.draft_name, spec, context, exact=False, takes_turns=True)
         except (EngineError, MemoryError) as error:
             return one_line(error)
+
+    def _open(
+        self, name: str, spec: GraphSpec, context: int, *, exact: bool, takes_turns: bool
+    ) -> Engine:
+        # threads that spin are in nobody's way but on the same processor
+        beside = not {self.target_name, self.draft_name} & set(matching.ON_GPU)
+        return registry.create(
+            name,
+            self.bundle.path,
+            spec,
+            options=self.bundle.manifest.engines.get(name),
+            threads=None if name in matching.PLANNED else self.threads,
+            context=context,
+            exact=exact,
+            takes_turns=takes_turns and beside,
+        )
 
     def fingerprint(self, target: Engine, *, with_draft: bool) -> fingerprint.Fingerprint:
         """Of what a run with this target costs."""
@@ -77,6 +137,7 @@ class Opener:
             target,
             context=self.context,
             draft_context=self.draft_context if with_draft else None,
+            draft_engine=self.draft_name if with_draft else None,
             threads=self.threads,
             exact=self.exact,
         )

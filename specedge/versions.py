@@ -8,7 +8,10 @@ from collections.abc import Iterable
 
 from specedge import __version__
 
-COMPUTING = ("numpy", "onnxruntime", "onnxruntime-gpu", "tokenizers")
+COMPUTING = (
+    *("numpy", "onnxruntime", "onnxruntime-gpu", "tensorrt", "tensorrt-rtx", "cuda-bindings"),
+    "tokenizers",
+)
 """What computes, if it is there."""
 
 
@@ -20,8 +23,18 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def versions(engine: str, distributions: Iterable[str] = COMPUTING) -> dict[str, str]:
-    """Of specedge, Python, the engine as it describes itself, and what of these is installed."""
+def versions(
+    engine: str, distributions: Iterable[str] = COMPUTING, *, draft: str | None = None
+) -> dict[str, str]:
+    """Of specedge, Python, the engine as it describes itself, and what of these is installed.
+
+    Args:
+        engine: the target's.
+        distributions: to look for.
+        draft: the draft's engine; named where it is another one.
+    """
     known = {name: version(name) for name in distributions}
     found = {"specedge": __version__, "python": platform.python_version(), "engine": engine}
+    if draft is not None and draft != engine:
+        found["draft engine"] = draft
     return found | {name: number for name, number in known.items() if number is not None}

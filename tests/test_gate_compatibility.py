@@ -14,6 +14,7 @@ from tokenizers import normalizers
 
 from specedge.contract import MANIFEST
 from specedge.desk import Desk
+from specedge.engines.base import Scored
 from specedge.engines.fake import FakeEngine
 from specedge.gates import compatibility
 from specedge.gates.findings import Case, Gate

@@ -13,6 +13,7 @@ from specedge.errors import MemoryBudgetError, OptionError
 from specedge.memory import (
     CONTEXT_STEP,
     RESERVE,
+    Room,
     activation_bytes,
     checked_memory,
     fit,
@@ -56,8 +57,8 @@ def needs(manifest: Manifest, context: int, *, draft: bool) -> int:
     return total + widest + 4 * 2 * target.max_verify * target.vocab
 
 
-def given(**changes: object) -> dict[str, object]:
-    said = {"budget": None, "available": None, "wants_draft": True, "lookups": True}
+def given(available: int | None = None, **changes: object) -> dict[str, object]:
+    said = {"budget": None, "room": Room(available), "wants_draft": True, "lookups": True}
     return said | changes
 
 

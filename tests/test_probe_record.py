@@ -84,6 +84,10 @@ def test_every_part_changes_the_hash(parts):
         ({"exact": False}, ["exact True -> False"]),
         ({"context": 32}, ["target context 64 -> 32"]),
         ({"draft_context": 16}, ["draft context no draft -> 16"]),
+        (
+            {"draft_context": 16, "draft_engine": "cuda"},
+            ["draft context no draft -> 16", "draft engine no draft -> cuda"],
+        ),
         ({}, []),
     ],
 )
@@ -141,6 +145,7 @@ def test_settings_of_the_machine_are_parts(bundle, tmp_path):
 
 def test_a_gpu_without_a_driver_of_its_engines_is_asked_itself(bundle, monkeypatch):
     class Asked:
+        name = "NVIDIA H200"
         closed = False
 
         def driver(self) -> str:
@@ -157,9 +162,13 @@ def test_a_gpu_without_a_driver_of_its_engines_is_asked_itself(bundle, monkeypat
     monkeypatch.setattr(fingerprint, "open_gpu", lambda: gpu)
     parts = take(bundle, Described("onnxruntime-gpu 1.31.0, cuda, H200"), context=64)
     assert (parts["gpu_driver"], parts["gpu_power_limit"]) == ("575.2", "700 W")
+    assert parts["gpu"] == "NVIDIA H200"
     assert gpu.closed
     parts = take(bundle, Described(CPU), context=64)
     assert (parts["gpu_driver"], parts["gpu_power_limit"]) == (None, None)
+    pair = {"context": 64, "draft_context": 64, "draft_engine": "cuda"}
+    assert take(bundle, Described(CPU), **pair)["gpu_driver"] == "575.2"
+    assert take(bundle, Described("tensorrt 11.4, SM90"), context=64)["gpu"] == "NVIDIA H200"
 
 
 def test_what_is_stored_is_found_again_beside_the_bundles_files(bundle, parts):

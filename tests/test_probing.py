@@ -150,7 +150,7 @@ def test_a_damaged_record_is_measured_again_and_replaced(pair, ask):
 
 def test_engines_are_opened_as_a_run_opens_them_and_closed_in_the_end(tmp_path, pair, ask, desk):
     ask(pair, threads=3, context=99, exact=True)
-    common = {"threads": 3, "context": 99, "takes_turns": True}
+    common = {"options": None, "threads": 3, "context": 99, "takes_turns": True}
     asked = {engine.spec.role: options for engine, options in desk.opened}
     assert asked == {"target": common | {"exact": True}, "draft": common | {"exact": False}}
     ask(pair, exact=False)

@@ -32,6 +32,28 @@ def _amounts(
     return amounts or None
 
 
+_ENGINES = (
+    click.option(
+        "--engine",
+        default="auto",
+        metavar="NAME",
+        help="What executes the graphs: auto or cpu, cuda, ort-tensorrt, tensorrt, tensorrt-rtx, "
+        "or fake.",
+    ),
+    click.option(
+        "--draft-engine",
+        metavar="NAME",
+        help="What executes the draft model, cpu beside a target on cuda, say. [default: as "
+        "--engine]",
+    ),
+    click.option(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="Of engines on the CPU. [default: every usable core]",
+    ),
+)
+
 _SHARED = (
     click.option("--system", metavar="S", help="System message."),
     click.option("--max-tokens", type=int, metavar="N", help="Output budget. [default: bundle's]"),
@@ -124,8 +146,7 @@ _SHARED = (
         metavar="A,B",
         help="ngram, draft, or both in priority order. [default: bundle's]",
     ),
-    click.option("--threads", type=int, metavar="N", help="[default: every usable core]"),
-    click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs."),
+    *_ENGINES,
     click.option(
         "--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]"
     ),
@@ -170,11 +191,10 @@ def model_options(command: Command) -> Command:
 def engine_options(*, memory: str) -> Callable[[Command], Command]:
     """Add what `probe`, `verify` and `bench` open engines with; `memory` is that option's help."""
     options = (
-        click.option("--threads", type=int, metavar="N", help="[default: every usable core]"),
+        *_ENGINES,
         click.option(
             "--context", type=int, metavar="T", help="Rows of the KV buffer. [default: bundle's]"
         ),
-        click.option("--engine", default="auto", metavar="NAME", help="What executes the graphs."),
         click.option("--memory", metavar="SIZE", help=memory),
         click.option(
             "--exact/--no-exact",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specedge.model import Model
 
 _LOADING = (
-    *("engine", "threads", "speculation", "draft_length", "proposers"),
+    *("engine", "draft_engine", "threads", "speculation", "draft_length", "proposers"),
     *("context", "exact", "memory", "canary"),
 )
 _REQUEST = (

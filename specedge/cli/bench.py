@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from specedge.loadtest.benching import Benched
 
 _COMPARE = "compare"
-_OPENING = ("threads", "context", "engine", "memory", "exact")  # of a desk; the rest are settings
+_OPENING = (  # of a desk; the rest are settings
+    *("engine", "draft_engine", "threads", "context", "memory", "exact"),
+)
 _FOLDER = click.Path(path_type=Path)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from specedge.contract import MANIFEST, GraphSpec, rope_rows
 from specedge.desk import Desk
+from specedge.engines import matching
 from specedge.engines.base import Engine
 from specedge.errors import BundleError, SpecedgeError, one_line
 from specedge.gates import spelling
@@ -27,9 +28,16 @@ NAME = "compatibility"
 TITLE = "Bundle, draft and engines fit together"
 AGAIN = spelling.AGAIN
 NO_DRAFT = "no draft model in the bundle"
-BYTES_PER_PARAMETER = {"fp32": (4.0, 4.0), "int8": (1.0, 4.0), "int4": (0.5, 4.0)}
-"""Least and most. Embeddings and norms of quantised weights may be wider, so the most is loose."""
-QUANTISED = b"MatMulNBits"  # the operator of int8 and int4 layers
+BYTES_PER_PARAMETER = {
+    "fp32": (4.0, 4.0),
+    "fp16": (2.0, 4.0),
+    "bf16": (2.0, 4.0),
+    "int8": (1.0, 4.0),
+    "int4": (0.5, 4.0),
+}
+"""Least and most. Embeddings and norms of narrower weights may be wider, so the most is loose."""
+QUANTISED = {"ort": b"MatMulNBits", "standard": b"DequantizeLinear"}
+"""The operator of int8 and int4 layers, by lowering."""
 
 
 def check(desk: Desk, prompts: Sequence[Asked], *, report: Report) -> Gate:
@@ -167,13 +175,14 @@ def precision(desk: Desk) -> Checked:
 
 
 def _operator_faults(desk: Desk, spec: GraphSpec) -> list[str]:
-    if desk.opener.engine == "fake":  # whose graphs are rules
+    operator = QUANTISED.get(spec.lowering)
+    if operator is None or desk.opener.engine == "fake":  # whose graphs are rules
         return []
     try:
-        has = QUANTISED in (desk.bundle.path / spec.model).read_bytes()
+        has = operator in (desk.bundle.path / spec.model).read_bytes()
     except OSError as error:
         return [f"{spec.model}: cannot be read: {error.strerror}; {AGAIN}"]
-    if has == (spec.precision != "fp32"):
+    if has == (spec.precision in ("int8", "int4")):
         return []
     found = "quantised" if has else "no quantised"
     return [f"{spec.model}: {found} layers, expected {spec.precision}; {AGAIN}"]
@@ -184,13 +193,16 @@ def engine(desk: Desk) -> Checked:
     asked, target = desk.opener, desk.model.target
     parts = target.description.split(", ")
     faults, notes = [], []
-    if asked.engine != "auto" and asked.engine not in parts:
+    if not matching.runs_as(asked.engine, target.description):
         faults.append(f"target: runs on {target.description}, asked for {asked.engine}")
     threads = [part for part in parts if part.endswith("threads")]
     if asked.threads is not None and threads not in ([], [f"{asked.threads} threads"]):
         faults.append(f"target: runs on {target.description}, asked for {asked.threads} threads")
     draft = desk.draft_engine
-    if draft is not None and draft.description != target.description:
+    if draft is not None and asked.draft_name != asked.target_name:
+        if not matching.runs_as(asked.draft_name, draft.description):
+            faults.append(f"draft: runs on {draft.description}, asked for {asked.draft_name}")
+    elif draft is not None and draft.description != target.description:
         faults.append(f"draft: runs on {draft.description}, the target on {target.description}")
     for each in (target, draft):
         faults += [] if each is None else _provider_faults(each)
@@ -203,11 +215,15 @@ def engine(desk: Desk) -> Checked:
     figures = {
         "engine": target.description,
         "asked": asked.engine,
+        "draft_engine": None if draft is None else draft.description,
         "exact": asked.exact,
         "width_step": target.width_step,
         "width_noise": target.width_noise,
     }
-    return Checked(target.description, faults, figures, notes)
+    said = target.description
+    if draft is not None and draft.description != said:
+        said = f"{said}; draft: {draft.description}"
+    return Checked(said, faults, figures, notes)
 
 
 def _provider_faults(engine: Engine) -> list[str]:

@@ -98,7 +98,7 @@ def verify(
             bundle=desk.bundle.manifest.name,
             created=created,
             command=command,
-            versions=versions(desk.model.engine, PACKAGES),
+            versions=versions(desk.model.engine, PACKAGES, draft=desk.model.draft_engine),
             fingerprint=desk.fingerprint,
             gates=found,
             left_out=[name for name in GATES if name not in chosen],

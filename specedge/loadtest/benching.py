@@ -83,7 +83,7 @@ def _header(desk: Desk, asked: Asking, planned: Planned, command: str) -> Header
         bundle=desk.bundle.manifest.name,
         bundle_hash=desk.bundle.hash,
         command=command,
-        versions=versions(desk.model.engine),
+        versions=versions(desk.model.engine, draft=desk.model.draft_engine),
         fingerprint=desk.fingerprint,
         ways=[way.name for way in planned.plan.ways],
         loads=[arrivals.load for arrivals in planned.plan.loads],

@@ -11,6 +11,7 @@ from pathlib import Path
 from specedge import __version__
 from specedge.bundle import Bundle
 from specedge.doctor import INSTRUCTIONS, cpu_quota, cpuinfo, usable_cores
+from specedge.engines import matching
 from specedge.engines.base import Engine
 from specedge.power import jetson, settings
 from specedge.power.nvml import Gpu, open_gpu
@@ -28,6 +29,7 @@ def take(
     *,
     context: int,
     draft_context: int | None = None,
+    draft_engine: str | None = None,
     threads: int | None = None,
     exact: bool = True,
     root: Path = Path("/"),
@@ -39,6 +41,7 @@ def take(
         target: open.
         context: T, rows of the target's slot.
         draft_context: the same of the draft's; None: there is none.
+        draft_engine: name of the draft's engine; it need not be open.
         threads: as asked for; what the engine says of itself counts more.
         exact: as asked for.
         root: of the file tree that settings are read from.
@@ -46,7 +49,9 @@ def take(
     engine, provider, said = _described(target.description)
     model, flags = cpuinfo()
     quota = cpu_quota()
-    gpu_driver, gpu_limit = _gpu(target, root)
+    gpu, gpu_driver, gpu_limit = None, None, None
+    if on_gpu(target) or draft_engine in matching.ON_GPU:
+        gpu, gpu_driver, gpu_limit = _gpu(target, root)
     return {
         "bundle": bundle.hash,
         "specedge": __version__,
@@ -57,6 +62,7 @@ def take(
         "width_step": target.width_step,
         "target_context": context,
         "draft_context": draft_context,
+        "draft_engine": None if draft_context is None else draft_engine,
         "processor": model,
         "instructions": " ".join(name for name in INSTRUCTIONS if name in flags) or None,
         "cores": f"{usable_cores()} of {os.cpu_count() or usable_cores()}",
@@ -64,6 +70,7 @@ def take(
         "governor": settings.governor(root),
         "power_mode": settings.power_mode(root),
         "power": settings.power_source(root),
+        "gpu": gpu,
         "gpu_driver": gpu_driver,
         "gpu_power_limit": gpu_limit,
     }
@@ -87,7 +94,7 @@ def changed(old: Fingerprint, new: Fingerprint) -> tuple[str, ...]:
 
 def _shown(name: str, parts: Fingerprint) -> str:
     part = parts.get(name)
-    missing = "no draft" if name == "draft_context" and name in parts else "unknown"
+    missing = "no draft" if name.startswith("draft_") and name in parts else "unknown"
     text = missing if part is None else str(part)
     return f"{text[:12]}…" if re.fullmatch("[0-9a-f]{64}", text) else text
 
@@ -107,22 +114,22 @@ def _described(description: str) -> tuple[str, str | None, int | None]:
 
 def on_gpu(engine: Engine) -> bool:
     """Whether an engine computes on an NVIDIA GPU, by its description."""
-    return _GPU.search(_described(engine.description)[1] or "") is not None
+    runtime, provider, _ = _described(engine.description)
+    return runtime.startswith(matching.PLANNED) or _GPU.search(provider or "") is not None
 
 
-def _gpu(engine: Engine, root: Path) -> tuple[str | None, str | None]:
-    """Driver and power limit of the GPU that an engine runs on.
+def _gpu(engine: Engine, root: Path) -> tuple[str | None, str | None, str | None]:
+    """Name, driver and power limit of the GPU.
 
     An engine may have a `driver`; the protocol asks none for one.
     """
-    if not on_gpu(engine):
-        return None, None
     said = getattr(engine, "driver", None)
     driver = said if isinstance(said, str) else jetson.release(root)
     gpu = open_gpu()
     if not isinstance(gpu, Gpu):
-        return driver, None
+        return None, driver, None
     watts = gpu.limit_watts()
     driver = driver or gpu.driver()
+    name = gpu.name
     gpu.close()
-    return driver, None if watts is None else f"{watts:.0f} W"
+    return name, driver, None if watts is None else f"{watts:.0f} W"

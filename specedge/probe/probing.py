@@ -25,7 +25,6 @@ from specedge.probe.findings import Energy, Findings, Steadiness
 from specedge.probe.measuring import Clock, Report, Watch, check_budget, measure
 from specedge.probe.merging import concluded, merged, untried
 from specedge.probe.record import Record, find, store
-from specedge.system_memory import available_bytes
 from specedge.tokenizer import Tokenizer
 from specedge.workloads import Workload, WorkloadPrompt, builtin, read
 
@@ -64,6 +63,7 @@ def probe(
     path: str | os.PathLike[str],
     *,
     engine: str = "auto",
+    draft_engine: str | None = None,
     threads: int | None = None,
     context: int | None = None,
     exact: bool = True,
@@ -79,8 +79,8 @@ def probe(
 
     Args:
         path: the bundle's folder.
-        engine, threads, context, exact, memory: as in `specedge.load`; a run with other ones has
-            another fingerprint, and a record of its own.
+        engine, draft_engine, threads, context, exact, memory: as in `specedge.load`; a run with
+            other ones has another fingerprint, and a record of its own.
         prompts: a file of workloads, see `specedge.workloads.read`; None: those built in.
         classes: names of the workload classes to try; empty: all of them.
         budget_s: seconds for measuring, COSTS_SHARE of it at most for costs.
@@ -103,7 +103,7 @@ def probe(
     checked_proposers(bundle.manifest.speculation.proposers)
     every = builtin() if prompts is None else read(Path(prompts))
     workloads = _asked(every, classes)
-    opener = Opener(bundle, engine, threads, rows, exact)
+    opener = Opener(bundle, engine, threads, rows, exact, draft_engine)
     notes = _unheard(bundle.manifest.speculation, min(rows, bundle.manifest.target.max_verify))
     try:
         with _engines(opener, memory, notes) as (target, draft, fits):
@@ -305,7 +305,7 @@ def _engines(
         manifest,
         opener.context,
         budget=checked_memory(memory),
-        available=available_bytes(),
+        room=opener.room,
         wants_draft="draft" in names,
         lookups=any(each != "draft" for each in names),
     )

@@ -1,0 +1,90 @@
+"""Which engine runs which graph, and where it computes; looked at before anything is loaded.
+
+engine         device   lowerings              activations (hidden states and KV)
+auto, cpu      CPU      ort, standard, concat  float32, float16
+cuda           GPU      ort, standard          float16; standard: float32 and bfloat16 too
+ort-tensorrt   GPU      standard               float32, float16, bfloat16
+tensorrt       GPU      standard               float32, float16, bfloat16
+tensorrt-rtx   GPU      standard               float32, float16, bfloat16
+fake           CPU      all                    all
+
+Beside that a GPU may be too old for a type: see `engines/cuda.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from specedge.contract import GraphSpec
+from specedge.errors import EngineError
+
+NAMES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "fake")
+PROVIDERS = {"cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}  # of ONNX Runtime
+PLANNED = ("tensorrt", "tensorrt-rtx")  # run plans that `specedge build` made
+ON_GPU = ("cuda", "ort-tensorrt", *PLANNED)
+THREADED = tuple(PROVIDERS)  # engines that `threads` means something to
+
+
+def checked(name: str) -> str:
+    """The engine that a name stands for: "auto" is "cpu".
+
+    Raises:
+        EngineError: no engine has that name.
+    """
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0]}?" if near else "choose one of them"
+        raise EngineError(f"engine: no engine {name!r}; there are {', '.join(NAMES)}: {hint}")
+    return "cpu" if name == "auto" else name
+
+
+def check(name: str, spec: GraphSpec) -> None:
+    """Raise EngineError unless the engine runs such a graph.
+
+    Args:
+        name: an engine, not "auto".
+        spec: of the graph.
+    """
+    if name == "fake":
+        return
+    where = f"engine {name}: the {spec.role}"
+    if spec.lowering == "concat" and name != "cpu":
+        raise EngineError(
+            f"{where} is a graph of --frontend optimum, which runs on the CPU only; use "
+            "--engine cpu, or export with the native front end"
+        )
+    if spec.lowering == "ort":
+        _check_fused(name, spec, where)
+    elif name == "cpu" and spec.kv_dtype == "bfloat16":
+        raise EngineError(
+            f"{where} has bfloat16 activations, which ONNX Runtime does not compute on a CPU; "
+            "export with --set export.activations=fp16 or fp32"
+        )
+
+
+def _check_fused(name: str, spec: GraphSpec, where: str) -> None:
+    """Of a graph made of ONNX Runtime's own operators."""
+    if name in ("ort-tensorrt", *PLANNED):
+        raise EngineError(
+            f"{where} is made of ONNX Runtime's fused operators, which TensorRT does not have; "
+            "export with --lowering standard"
+        )
+    if name == "cuda" and spec.kv_dtype == "float32":
+        raise EngineError(
+            f"{where} has float32 activations, which ONNX Runtime's attention on CUDA does not "
+            "take; export with --set export.activations=fp16, or with --lowering standard"
+        )
+
+
+def runs_as(name: str, description: str) -> bool:
+    """Whether an engine that describes itself so is the one of that name, "auto" included.
+
+    Args:
+        description: of an open engine: runtime with version, where, threads.
+    """
+    first, *rest = description.split(", ")
+    runtime = first.split(" ")[0]
+    provider = PROVIDERS.get(checked(name))
+    if provider is None:
+        return runtime == name
+    return name == "auto" or provider in rest
