@@ -283,7 +283,7 @@ def _graph(model: _Model, traced: Traced, config: Config, target: GraphSpec | No
         context=model.context,
         max_verify=min(config.export.max_verify, model.context),
         weight_bytes=traced.weight_bytes,
-        parameters=model.sizes.parameters,
+        parameters=traced.weight_bytes // 4,  # a tied table is stored twice, so it counts twice
     )
 
 

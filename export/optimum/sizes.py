@@ -14,9 +14,9 @@ from specedge.errors import UnsupportedError
 from specedge.export.checkpoint import Checkpoint
 
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
-_HEADS = ("num_attention_heads", "n_head", "n_heads")
+_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
-_WINDOW = ("sliding_window",)
+_WINDOW = ("sliding_window", "window_size")
 # Rotary scalings that depend on how long the text is: a traced graph keeps one length's.
 _BY_LENGTH = ("dynamic", "longrope", "su")
 
