@@ -12,8 +12,9 @@ from specedge.engines import cuda
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt import plans
 from specedge.engines.trt.building import Progress, Silent, build, build_options, check_buildable
+from specedge.engines.trt.cudart import Cuda
+from specedge.engines.trt.options import Settings
 from specedge.engines.trt.plans import Backend, Plan, PlanKey
-from specedge.engines.trt.runtime import Settings
 from specedge.errors import EngineError, PlanError
 
 Role = Literal["target", "draft", "both"]
@@ -47,8 +48,8 @@ def make(
 
     Args:
         capabilities: 89 for SM 8.9, for tensorrt-rtx only; empty: that of the GPU at hand.
-        context: T; None: what each graph was exported with. The draft's is never larger than its
-            own.
+        context: rows that a sequence may fill; None: what each graph was exported with. The
+            draft's is never larger than its own.
         tune_for: see `building.build_options`.
         role: "both" is the target alone where there is no draft.
         force: build what could be kept, too.
@@ -58,12 +59,11 @@ def make(
         PlanError: as `building.build`; a draft that is not there.
     """
     library = libraries.load(backend)
-    options = bundle.manifest.engines.get(backend)
-    Settings.checked(backend, options)
+    ordinal = Settings.checked(backend, bundle.manifest.engines.get(backend)).device
     wanted = [
         _key(bundle, spec, library.version, backend, device, context, tune_for)
         for spec in _graphs(bundle, role)
-        for device in _devices(backend, capabilities)
+        for device in _devices(backend, capabilities, ordinal)
     ]
     for spec, key in wanted:
         library.check_capability(key.compute_capability)
@@ -89,7 +89,9 @@ def _graphs(bundle: Bundle, role: Role) -> list[GraphSpec]:
     return [spec for spec in graphs if role in ("both", spec.role)]
 
 
-def _devices(backend: Backend, capabilities: Sequence[int]) -> list[tuple[int, str | None]]:
+def _devices(
+    backend: Backend, capabilities: Sequence[int], ordinal: int
+) -> list[tuple[int, str | None]]:
     """Compute capability and name of what is built for."""
     if backend == "tensorrt-rtx" and capabilities:
         return [(each, None) for each in dict.fromkeys(capabilities)]
@@ -98,7 +100,7 @@ def _devices(backend: Backend, capabilities: Sequence[int]) -> list[tuple[int, s
             "tensorrt compiles on the GPU that runs the plan, for that GPU; leave out "
             "--compute-capability, or use --backend tensorrt-rtx"
         )
-    found = cuda.find()
+    found = cuda.find(ordinal)
     if isinstance(found, str):
         hint = (
             "name what to build for, as in --compute-capability 89"
@@ -107,7 +109,10 @@ def _devices(backend: Backend, capabilities: Sequence[int]) -> list[tuple[int, s
         )
         raise EngineError(f"build: no NVIDIA GPU can be used: {found}; {hint}")
     high, low = found.capability
-    return [(10 * high + low, None if backend == "tensorrt-rtx" else found.name)]
+    if backend == "tensorrt-rtx":
+        return [(10 * high + low, None)]
+    Cuda(ordinal)  # makes it current: TensorRT builds on the current device
+    return [(10 * high + low, found.name)]
 
 
 def _key(

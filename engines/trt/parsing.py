@@ -109,6 +109,8 @@ class Layers:
         for layer in (network.get_layer(index) for index in range(network.num_layers)):
             inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
             named = [tensor.name for tensor in inputs if tensor is not None]
+            if layer.type == kinds.SHAPE:
+                named = []  # what depends on a tensor's shape does not depend on its values
             for index in range(layer.num_outputs):
                 self._inputs.setdefault(layer.get_output(index).name, []).extend(named)
             if layer.type == kinds.ATTENTION_INPUT:

@@ -1,0 +1,296 @@
+"""Plans, really compiled: TensorRT-RTX parses and serialises without a GPU. None is run here.
+
+Every family's target and draft become plans for two compute capabilities in every precision, and
+graphs of which something would be lost on the way are refused.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import pytest
+
+import trt_graphs
+from specedge.bundle import Bundle
+from specedge.config import load_config
+from specedge.engines.trt import building, library, parsing, plans
+from specedge.engines.trt.building import build, build_options, check_buildable
+from specedge.engines.trt.making import make
+from specedge.errors import PlanError
+from specedge.export.builder import build as export
+from tiny_exports import TinyExports, read_spec
+from tiny_models import FAMILIES
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None,
+    reason='tensorrt-rtx is not installed; pip install "specedge[tensorrt-rtx]" builds these plans',
+)
+
+BACKEND = "tensorrt-rtx"
+CAPABILITIES = (89, 120)
+PAIRS = [("int4", "fp16"), ("fp32", "int8"), ("bf16", "bf16")]  # precisions of target and draft
+QUICK = {"gemma3": {"num_hidden_layers": 2, "sliding_window_pattern": 2}}  # windowed and full
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> TinyExports:
+    return TinyExports(tmp_path_factory.mktemp("exports"))
+
+
+@pytest.fixture(params=[(family, *pair) for family in FAMILIES for pair in PAIRS], ids=":".join)
+def bundle(request: pytest.FixtureRequest, exports: TinyExports) -> Bundle:
+    return pair_of(exports, *request.param)
+
+
+def pair_of(exports: TinyExports, family: str, precision: str, draft_precision: str) -> Bundle:
+    changes = QUICK.get(family, {})
+    target = exports.checkpoint(family, **changes)
+    draft = exports.checkpoint(family, seed=1, **changes)
+    made = exports.bundle(
+        target,
+        draft,
+        lowering="standard",
+        precision=precision,
+        draft_precision=draft_precision,
+        block_size=32,
+        context=96,
+    )
+    return Bundle.open(made)
+
+
+def test_target_and_draft_become_plans_for_two_capabilities(bundle: Bundle) -> None:
+    made = make(bundle, backend=BACKEND, capabilities=CAPABILITIES)
+    try:
+        keys = {
+            (each.plan.record.key.role, each.plan.record.key.compute_capability) for each in made
+        }
+        assert keys == {(role, cc) for role in ("target", "draft") for cc in CAPABILITIES}
+        for each in made:
+            report = each.plan.record.report
+            assert len(each.plan.read()) == report.plan_bytes > report.weight_bytes
+            assert report.notes == []
+            assert [widths.widest for widths in report.profiles] == [16, 96]
+            assert all(widths.device_bytes for widths in report.profiles)
+    finally:
+        shutil.rmtree(bundle.path / "plans")  # a hundred of them are half a gigabyte
+
+
+def test_the_exported_graph_itself_leads_lengths_to_every_attention(bundle: Bundle) -> None:
+    """Of the file, by the onnx package; the build looks at what became of it."""
+    for spec in (bundle.manifest.target, bundle.manifest.draft):
+        assert spec is not None
+        nodes = onnx.load(bundle.path / spec.model, load_external_data=False).graph.node
+        makers = {output: node for node in nodes for output in node.output}
+        attentions = [node for node in nodes if node.op_type == "Attention"]
+        assert len(attentions) == spec.layers
+        for node in attentions:
+            assert len(node.input) == 4, "query, key, value, mask; no past, no nonpad_kv_seqlen"
+            assert "cached_lengths" in leads_to(node.input[3], makers)
+            assert not any(each.name == "is_causal" and each.i for each in node.attribute)
+
+
+def leads_to(name: str, makers: dict[str, Any]) -> set[str]:
+    found = {name}
+    if name in makers and makers[name].op_type != "Shape":
+        for source in makers[name].input:
+            found |= leads_to(source, makers)
+    return found
+
+
+@pytest.mark.parametrize("flaw", trt_graphs.FLAWS)
+def test_a_graph_that_would_lose_something_is_refused(flaw: str, tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx", flaw)
+    with pytest.raises(PlanError, match=trt_graphs.FLAWS[flaw]):
+        parsing.parse(library.load(BACKEND), tmp_path, trt_graphs.spec(64), 64)
+
+
+def test_what_the_library_calls_unused_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the check of the network miss it: the library's own warning comes while it builds."""
+    monkeypatch.setattr(parsing, "check_network", lambda *args: None)
+    path = tmp_path / "target/model.onnx"
+    trt_graphs.write_graph(path, "an input that nothing reads")
+    with pytest.raises(PlanError, match="Unused Input: total_length"):
+        build(tmp_path, trt_graphs.spec(64), hand_key())
+    assert not (tmp_path / "plans").exists()
+
+
+@pytest.mark.parametrize("context", [16, 64])
+def test_a_static_t_is_what_the_report_counts(context: int, tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    plan = build(tmp_path, trt_graphs.spec(64), hand_key(context=context))
+    assert plan.record.report.kv_bytes == 2 * 2 * (context + 8) * 16 * 2  # T has room to pad
+    assert plan.record.report.profiles[1].widest == min(128, context)
+    assert f"-T{context}.plan" in plan.path.name
+
+
+def test_float32_attention_builds_only_as_decomposable(exports: TinyExports) -> None:
+    opened = pair_of(exports, "llama", "fp32", "int8")
+    spec = opened.manifest.target
+    parsed = parsing.parse(library.load(BACKEND), opened.path, spec, 64)
+    attentions = parsing.Layers(parsed.library, parsed.network).attentions
+    assert [each.decomposable for each in attentions] == [True] * spec.layers
+    for each in attentions:
+        each.decomposable = False
+    key = key_of(opened, context=64)
+    config, _ = building._configured(parsed, key)
+    with pytest.raises(PlanError, match="decomposable"):
+        building._compiled(parsed, config, opened.path, building.Silent())
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "said"),
+    [
+        ("bf16", "bfloat16", "no bfloat16, which needs 80"),
+        ("int8", "bfloat16", "no bfloat16"),
+        ("fp32", "float32", "no float32 matrix products for compute capability 75"),
+        ("int4", "float16", "no int4 weights for compute capability 75"),
+    ],
+)
+def test_a_precision_that_the_hardware_lacks_is_refused_before_anything_is_parsed(
+    precision: str, dtype: str, said: str, tmp_path: Path
+) -> None:
+    spec = trt_graphs.spec(64, precision=precision, kv_dtype=dtype)
+    with pytest.raises(PlanError, match=said):
+        build(tmp_path, spec, hand_key(compute_capability=75))
+
+
+def test_float16_builds_for_the_oldest_capability(tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    plan = build(tmp_path, trt_graphs.spec(64), hand_key(compute_capability=75))
+    assert plan.path.parent.name == "sm75"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"lowering": "ort"}, "export the bundle with --lowering standard"),
+        ({"lowering": "concat"}, "grows by concatenation"),
+        ({"context": 32}, "context 64 is above 32"),
+        ({"weight_bytes": 1 << 60}, "does not fit the disk"),
+    ],
+)
+def test_what_cannot_become_a_plan_is_refused_with_a_remedy(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        check_buildable(tmp_path, trt_graphs.spec(**{"context": 64} | changes), hand_key())
+
+
+class Reporter(building.Silent):
+    """Notes the stages and how far the last got; may break off like Ctrl-C."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.stages: list[str] = []
+        self.percent = 0
+        self.stop_at = stop_at
+
+    def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
+        self.stages.append(title)
+
+    def advance(self, amount: int) -> None:
+        assert amount > 0
+        self.percent += amount
+        if self.stop_at is not None and self.percent >= self.stop_at:
+            raise KeyboardInterrupt
+
+
+def test_progress_names_its_stages_and_never_passes_a_hundred(tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    reporter = Reporter()
+    build(tmp_path, trt_graphs.spec(64), hand_key(), progress=reporter)
+    assert [title.split()[1] for title in reporter.stages] == ["parsing", "compiling", "writing"]
+    assert 50 < reporter.percent <= 100
+
+
+def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, trt_graphs.spec(64), hand_key(), progress=Reporter(stop_at=20))
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ((1, "Error Code 2: OutOfMemory (no further information)"), "memory of the GPU ran out"),
+        ((1, "Requested amount of GPU memory could not be allocated: out of memory"), "ran out"),
+        ((1, "Error Code 10: Could not find any implementation"), "Could not find any impl"),
+        ((2, "only a warning"), "no reason given"),
+    ],
+)
+def test_a_failed_build_says_what_to_do(line: tuple[int, str], said: str, tmp_path: Path) -> None:
+    def fails(network: Any, config: Any) -> None:
+        library.logger(BACKEND).lines.append(line)
+
+    parsed = SimpleNamespace(
+        library=library.load(BACKEND),
+        builder=SimpleNamespace(build_serialized_network=fails),
+        network=None,
+    )
+    library.logger(BACKEND).lines.clear()
+    with pytest.raises(PlanError, match=f"(?s){said}.*engine cpu"):
+        building._compiled(parsed, SimpleNamespace(), tmp_path, building.Silent())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Unused Input: cached_lengths",
+        "Tensor X: datatype is unsupported, using FLOAT",
+        "Profile kMAX values are not self-consistent.",
+    ],
+)
+def test_a_warning_that_something_is_lost_is_no_mere_note(text: str) -> None:
+    with pytest.raises(PlanError, match="would not compute this graph"):
+        parsing.check_warnings(Path("model.onnx"), [(3, "fine"), (2, text)])
+
+
+def hand_key(**changes: Any) -> plans.PlanKey:
+    said: dict[str, Any] = {
+        "backend": BACKEND,
+        "version": "1",
+        "compute_capability": 89,
+        "device": None,
+        "role": "target",
+        "graph": "0" * 64,
+        "context": 64,
+        "max_verify": 8,
+        "options": build_options(trt_graphs.spec(64)),
+    }
+    said |= changes
+    said["prefill_chunk"] = min(128, said["context"])
+    return plans.PlanKey(**said)
+
+
+def key_of(opened: Bundle, context: int) -> plans.PlanKey:
+    spec = opened.manifest.target
+    return plans.key_for(
+        opened.path,
+        spec,
+        backend=BACKEND,
+        version="1",
+        compute_capability=89,
+        device=None,
+        context=context,
+        options=build_options(spec),
+    )
+
+
+@pytest.mark.model
+def test_smollm2_becomes_a_plan(tmp_path: Path) -> None:
+    config = load_config("smollm2", ["export.lowering=standard", "export.rounding=plain"])
+    made = export(config, tmp_path / "smollm2")
+    spec = read_spec(made)
+    plan = build(made, spec, key_of(Bundle.open(made), context=2048))
+    report = plan.record.report
+    assert report.kv_bytes == spec.kv_bytes(2048)
+    assert report.notes == []
+    # packed weights stay packed: unpacked int4 in float16 would be four times as large
+    assert spec.weight_bytes < report.plan_bytes < 1.5 * spec.weight_bytes
