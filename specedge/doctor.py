@@ -13,15 +13,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from specedge.bundle import cache_dir
+from specedge.doctor_row import Row as Row
 from specedge.memory import format_size
 from specedge.versions import version
-
-Status = Literal["ok", "warn", "fail"]
 
 PYTHON = (3, 11)
 RUNTIMES = {"onnxruntime": ((1, 32), (1, 33)), "onnxruntime-gpu": ((1, 31), (1, 33))}
@@ -38,12 +35,20 @@ EXTRAS = {
     "guidance": ("llguidance", "jsonschema"),
     "hub": ("huggingface-hub",),
     "metrics": ("prometheus-client",),
+    "tensorrt": ("tensorrt", "cuda-bindings"),
+    "tensorrt-rtx": ("tensorrt-rtx", "cuda-bindings"),
+    "optimum": ("optimum", "optimum-onnx", "transformers", "torch"),
+    "triton": ("tritonclient",),
 }
 _NEEDED = {
     "export": "to export",
     "guidance": "for structured output",
     "hub": "to fetch from a hub",
     "metrics": "to write Prometheus text",
+    "tensorrt": "for --engine tensorrt",
+    "tensorrt-rtx": "to build plans without a GPU, and for --engine tensorrt-rtx",
+    "optimum": "for --frontend optimum",
+    "triton": "to try a Triton model repository",
 }
 BASE = ("click", "jinja2", "numpy", "pydantic", "rich", "tokenizers")
 INSTRUCTIONS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimd", "asimddp")
@@ -62,22 +67,15 @@ _PROBE = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One finding."""
-
-    check: str
-    status: Status
-    found: str
-    remedy: str = ""
-
-
 def examine() -> list[Row]:
     """All checks, in the order a person would fix things."""
+    from specedge.device_checks import check_gpu  # and nothing of it for a fingerprint
+
     checks: tuple[Callable[[], Iterable[Row]], ...] = (
         check_python,
         check_base,
         check_runtime,
+        check_gpu,
         check_extras,
         check_cpu,
         check_memory,
@@ -117,7 +115,8 @@ def check_runtime() -> Iterable[Row]:
         return
     if len(installed) > 1:
         remedy = f"pip uninstall -y {' '.join(installed)}; then pip install "
-        yield Row("onnxruntime", "fail", f"several: {names}", remedy + '"specedge[cpu]"')
+        again = "gpu" if "onnxruntime-gpu" in installed else "cpu"
+        yield Row("onnxruntime", "fail", f"several: {names}", f'{remedy}"specedge[{again}]"')
         return
     (name,) = installed
     if name not in RUNTIMES:

@@ -116,7 +116,7 @@ def split(provider: str, options: EngineOptions | None) -> Split:
         elif name in known:
             found.provider[name] = text
         else:
-            raise EngineError(f"[engines.{NAMES[provider]}] {_unknown(name, (*known, *SESSION))}")
+            raise EngineError(f"[engines.{NAMES[provider]}] {_unknown(name, known)}")
     if not found.provider.get("device_id", "0").isdecimal():
         raise EngineError(
             f"[engines.{NAMES[provider]}] device_id = {found.provider['device_id']!r}: expected "
@@ -125,10 +125,12 @@ def split(provider: str, options: EngineOptions | None) -> Split:
     return found
 
 
-def _unknown(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"no option {name!r}; {hint}(known: {', '.join(known)})"
+def _unknown(name: str, own: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, (*own, *SESSION), n=1)
+    if near:
+        return f"no option {name!r}; did you mean {near[0]!r}?"
+    entries = SESSION if not own else ("entries of the session",)
+    return f"no option {name!r}; there are {', '.join((*own, *entries))}"
 
 
 def profile(spec: GraphSpec, rows: int) -> dict[str, str]:

@@ -106,18 +106,27 @@ def open_session(
 
 
 def explained(error: Exception, device: cuda.Device | None = None, ordinal: int = 0) -> str:
-    """What an exception of the runtime says, in one line; with a remedy where memory ran out."""
+    """What an exception of the runtime says, in one line; with a remedy where memory ran out.
+
+    Args:
+        device: that the session computes on; None: the host, or the one that the error speaks of.
+        ordinal: of it.
+    """
     said = one_line(error)
     if not _NO_ROOM.search(said):
         return said
-    where = "memory"
+    if device is None and "cuda" in said.lower():
+        found = cuda.find(ordinal)
+        device = found if isinstance(found, cuda.Device) else None
+    where, elsewhere = "memory", ""
     if device is not None:
         free = cuda.free_bytes(ordinal)
         left = "" if free is None else f"{format_size(free)} free "
         where = f"device memory ({left}of {format_size(device.total_bytes)} on {device.name})"
+        elsewhere = ", or --engine cpu"
     return (
-        f"out of {where}; choose a smaller --context, a lower precision, or --engine cpu, or end "
-        f"what else uses it ({said})"
+        f"out of {where}; choose a smaller --context or a lower precision{elsewhere}, or end what "
+        f"else uses it ({said})"
     )
 
 

@@ -11,7 +11,7 @@ import click
 @click.command(short_help="Check this machine and this environment.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
 def command(as_json: bool) -> None:
-    """Check Python, runtimes and their conflicts, CPU, memory, extras and the cache.
+    """Check Python, runtimes and their conflicts, GPU, CPU, memory, extras and the cache.
 
     Exits with 1 when something must be fixed before a bundle can run.
     """
