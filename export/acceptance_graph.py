@@ -76,16 +76,13 @@ def build(vocab: int) -> onnx.ModelProto:
     stands = g.cast(g.add("Equal", so_far, zero), TensorProto.INT64)
     n = g.add("ReduceSum", stands, zero, keepdims=1)
 
-    # float32 [1, V]: what is left of the target's law in row n; nothing in the bonus' row, whose
-    # law is the target's own
+    # float32 [1, V]: what is left of the target's law in row n; in the bonus' row q is 0
     row_p, row_q = (g.add("Gather", rows, n, axis=0) for rows in (p, q))
     token = g.add("Gather", draft, n, axis=0)
     limits = (g.constant(i, np.int64) for i in (0, vocab, 1))
     ids = g.add("Unsqueeze", g.add("Range", *limits), zero)
     hit = g.add("Where", g.add("Equal", ids, g.add("Unsqueeze", token, axis)), certain, none)
-    bonus = g.add("Less", token, zero)
     share = g.add("Div", *(g.add("Gather", sums, n, axis=0) for sums in (q_total, p_total)))
-    share = g.add("Where", bonus, none, share)
     left = g.add("Sub", g.add("Sub", g.add("Mul", row_p, share), row_q), hit)
     left = g.add("Max", left, none)
     most = g.add("ReduceMax", left, axis, keepdims=1)
@@ -158,7 +155,10 @@ class _Nodes:
         return self.add("ReduceSum", self.cast(behind, TensorProto.INT64), self.ints(0), keepdims=1)
 
     def _share(self, total: str, high: str, low: str) -> str:
-        """total * draw, rounded down by 3 at most; products of parts, none over 2^58."""
+        """total * draw, at most 10 below it, of 2^40; products of parts, none over 2^58.
+
+        The product of both lower parts is left out: it is below 8.
+        """
         word = device.WORD
         upper = self.add("Div", total, self.ints(1 << _LOW))
         lower = self.add("Sub", total, self.add("Mul", upper, self.ints(1 << _LOW)))
@@ -166,12 +166,8 @@ class _Nodes:
             self.add("Mul", self.add("Mul", high, upper), self.ints(1 << _LOW - word)),
             self.add("Div", self.add("Mul", high, lower), self.ints(1 << word)),
             self.add("Div", self.add("Mul", low, upper), self.ints(1 << 2 * word - _LOW)),
-            self.add("Div", self.add("Mul", low, lower), self.ints(1 << 2 * word)),
         )
-        sum_ = parts[0]
-        for part in parts[1:]:
-            sum_ = self.add("Add", sum_, part)
-        return sum_
+        return self.add("Add", self.add("Add", parts[0], parts[1]), parts[2])
 
 
 def _model(g: _Nodes, vocab: int) -> onnx.ModelProto:

@@ -170,6 +170,14 @@ def test_a_flat_law_of_the_largest_vocabulary_adds_up_exactly(graphs):
         assert ask(graphs(vocab), logits, question) == (0, int(draw * vocab))
 
 
+def test_a_draw_counts_to_its_last_bits(graphs):
+    logits = np.zeros((1, 3), np.float32)
+    for place, edge in enumerate((1 / 3, 2 / 3)):
+        for draw, token in ((edge - 2**-36, place), (edge + 2**-36, place + 1)):
+            question = Question(1.0, np.array([], np.int64), None, Fixed([], draw))
+            assert ask(graphs(3), logits, question).next_token == token
+
+
 @pytest.mark.parametrize("draw", [2**-53, 1 - 2**-53])
 def test_an_id_without_weight_is_never_drawn(graphs, draw):
     logits = np.full((1, 700), -np.inf, np.float32)
@@ -213,6 +221,14 @@ def test_rows_of_padding_change_nothing(graphs):
         logits, question = a_round(rng, 256, 3, lookup=False)
         padded = np.concatenate([logits, 9 * rng.standard_normal((4, 256))])
         assert ask(graphs(256), padded, question) == ask(graphs(256), logits, question)
+
+
+def test_padding_keeps_nothing_of_an_earlier_round(graphs):
+    rng = np.random.default_rng(3)
+    for k, lookup in ((4, False), (1, True), (4, False), (0, True)):
+        logits, question = a_round(rng, 256, k, lookup=lookup)
+        padded = np.concatenate([logits, np.zeros((5 - len(logits), 256))])
+        assert ask(graphs(256), padded, question) == by_numpy(logits, question)
 
 
 def test_logits_of_another_shape_are_refused(graphs):

@@ -311,6 +311,19 @@ def test_a_canary_works_after_the_final_flag(serve, private_cache):
     assert server.instance._model.canary is not None
 
 
+def test_a_canary_that_breaks_is_noted_where_the_client_has_its_answer(serve, monkeypatch):
+    server = serve(canary="1", speculation="on", proposers="ngram")
+
+    def broken(result):
+        raise ValueError("the record\nis gone")
+
+    canary = server.instance._model.canary
+    monkeypatch.setattr(type(canary), "chosen", lambda *args: broken)
+    request = server.ask(prompt="ababab", options='{"max_tokens": 30}')
+    assert request.last.finish_reason == "length"
+    assert server.errors == ["ValueError: the record is gone"]
+
+
 # --- loading ------------------------------------------------------------------------------------
 
 
