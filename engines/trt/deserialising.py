@@ -39,9 +39,9 @@ _DIAGNOSTICS = {  # what TensorRT-RTX may hold against a plan; what a person can
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deserialised:
-    """An engine on the device.
+    """An engine on the device, until `close`.
 
     Args:
         library: that runs it.
@@ -55,6 +55,10 @@ class Deserialised:
     engine: Any
     rows: int
     activation_bytes: int
+
+    def close(self) -> None:
+        """Let go of the library's objects, whoever else still knows this one."""
+        self.engine = self.runtime = None
 
 
 def deserialise(library: Library, plan: Plan, spec: GraphSpec, command: str) -> Deserialised:
@@ -83,9 +87,12 @@ def deserialise(library: Library, plan: Plan, spec: GraphSpec, command: str) -> 
             f"{name}: {name_of(library)} cannot load the plan here: {said}; "
             f"build it again: {command}"
         )
-    rows = _check_engine(library, engine, spec, name, command)
-    size = int(engine.device_memory_size_v2)
-    return Deserialised(library, runtime, engine, rows, max(0, size))
+    fault = next(_faults(library.module, engine, spec), None)
+    if fault is not None:
+        del engine  # or the error's frames would keep it on the device
+        raise PlanError(f"{name}: {fault}; build it again: {command}")
+    rows = int(engine.get_tensor_shape(past(0, "key"))[2])
+    return Deserialised(library, runtime, engine, rows, max(0, int(engine.device_memory_size_v2)))
 
 
 def _check_valid(library: Library, runtime: Any, data: bytes, name: str, command: str) -> None:
@@ -108,18 +115,9 @@ def _is_memory(said: str) -> bool:
     return any(word in said.lower() for word in _MEMORY_WORDS)
 
 
-def _check_engine(library: Library, engine: Any, spec: GraphSpec, name: str, command: str) -> int:
-    """T of the plan, whose tensors are those of the contract: names, kinds, types and places.
-
-    A tensor of another size would let the device write past our buffers.
-    """
-    faults = list(_faults(library.module, engine, spec))
-    if faults:
-        raise PlanError(f"{name}: {faults[0]}; build it again: {command}")
-    return int(engine.get_tensor_shape(past(0, "key"))[2])
-
-
 def _faults(module: Any, engine: Any, spec: GraphSpec) -> Iterator[str]:
+    """Where its tensors are not those of the contract: names, kinds, types, places and sizes. The
+    device would write past our buffers."""
     found = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}
     caches = [(past(n, "key"), present(n, "key")) for n in range(spec.layers)]
     caches += [(past(n, "value"), present(n, "value")) for n in range(spec.layers)]

@@ -15,6 +15,8 @@ to do in the next plain call, which a capture must not record. One-off widths ar
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,7 @@ from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.deserialising import Deserialised
 from specedge.engines.trt.layout import Cache, Call, Layout, cache_bytes, cache_tensors
 from specedge.engines.trt.log import Refused, logged, name_of
-from specedge.engines.trt.memory import Held
+from specedge.engines.trt.memory import Held, do_all
 from specedge.engines.trt.plans import PREFILL, VERIFY
 from specedge.errors import EngineError, one_line
 
@@ -217,24 +219,14 @@ class Execution:
         Raises:
             EngineError: the first failure; the rest is ended all the same.
         """
-        failed: list[EngineError] = []
-
-        def tried(act: Any, what: Any) -> None:
-            try:
-                act(what)
-            except EngineError as error:
-                failed.append(error)
-
-        stream, caches = self._stream, self._caches
-        self._stream, self._caches = None, []
-        if stream is not None:
-            tried(self._cuda.wait, stream)
-        for cache in caches:
-            for graph in cache.graphs.values():
-                tried(self._cuda.end_graph, graph)
+        cuda, stream = self._cuda, self._stream
+        graphs = [graph for cache in self._caches for graph in cache.graphs.values()]
+        for cache in self._caches:
             cache.graphs.clear()
-        self._contexts.clear()
-        if stream is not None:
-            tried(self._cuda.end_stream, stream)
-        if failed:
-            raise failed[0]
+        self._stream, self._caches = None, []
+        if stream is None:
+            return
+        work: list[Callable[[], None]] = [partial(cuda.wait, stream)]
+        work += [partial(cuda.end_graph, graph) for graph in graphs]
+        work += [self._contexts.clear, partial(cuda.end_stream, stream)]
+        do_all(work)

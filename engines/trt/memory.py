@@ -10,13 +10,14 @@ context and TensorRT-RTX's compiled kernels: RESERVE is left for them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy.typing as npt
 
-from specedge.contract import GraphSpec
+from specedge.contract import WIDEST_STEP, GraphSpec
 from specedge.engines.trt.cudart import OUT_OF_MEMORY, Bytes, Cuda, CudaError
 from specedge.errors import EngineError
 from specedge.memory import CONTEXT_STEP, MIN_CONTEXT, format_size
@@ -70,14 +71,15 @@ def check_fits(needs: Needs, free: int, spec: GraphSpec, rows: int, command: str
     if needs.total <= room:
         return
     rest = needs.total - needs.kv  # activations hardly shrink where T does
-    fitting = max(0, room - rest) // spec.kv_bytes(1) - CONTEXT_STEP  # T is more than the context
-    fitting = max(0, fitting - fitting % CONTEXT_STEP)
+    fitting = max(0, room - rest) // spec.kv_bytes(1) - 2 * WIDEST_STEP  # T is more than a context
+    fitting = fitting - fitting % CONTEXT_STEP if fitting >= CONTEXT_STEP else MIN_CONTEXT
+    fits = rest + spec.kv_bytes(fitting + 2 * WIDEST_STEP) <= room
     said = (
         f"{spec.role}: the GPU has {format_size(max(0, free))} free, of which "
         f"{format_size(RESERVE)} are left alone; T of {rows} needs {format_size(needs.total)} "
         f"({needs})"
     )
-    if fitting < max(MIN_CONTEXT, spec.max_verify):
+    if not fits or fitting < spec.max_verify:
         raise EngineError(
             f"{said}; no context fits: free some of it, use a smaller model or precision, or "
             "--engine cpu"
@@ -143,19 +145,29 @@ class Held:
         Raises:
             EngineError: the first failure; the rest is freed all the same.
         """
-        failed: CudaError | None = None
         cuda = self._cuda
         work = [partial(cuda.free, address) for address in self._device]
         work += [partial(cuda.free_pinned, array) for array in self._pinned]
         work += [partial(cuda.unpin, array) for array in self._registered]
         self._device, self._pinned, self._registered = {}, [], []
-        for free in work:
-            try:
-                free()
-            except CudaError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        do_all(work)
+
+
+def do_all(work: Iterable[Callable[[], None]]) -> None:
+    """Do every piece of work, whatever fails.
+
+    Raises:
+        EngineError: what the first failure said. A new one: the old one's frames would keep alive
+            what they know, and with it memory of the device.
+    """
+    said: str | None = None
+    for each in work:
+        try:
+            each()
+        except EngineError as error:
+            said = said or str(error)
+    if said is not None:
+        raise EngineError(said)
 
 
 def out_of_memory(cuda: Cuda, size: int, what: str) -> EngineError:

@@ -8,6 +8,7 @@ widest call of the profile that verifies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite
 from pathlib import Path
@@ -25,7 +26,7 @@ from specedge.engines.trt.deserialising import Deserialised, deserialise
 from specedge.engines.trt.execution import Execution
 from specedge.engines.trt.layout import Cache, Layout, cache_bytes
 from specedge.engines.trt.library import Library
-from specedge.engines.trt.memory import Held, Needs, check_fits
+from specedge.engines.trt.memory import Held, Needs, check_fits, do_all
 from specedge.engines.trt.options import Settings
 from specedge.engines.trt.plans import Backend, Plan, PlanKey
 from specedge.engines.widths import Widths
@@ -144,12 +145,14 @@ class TrtEngine:
 
         def check(weights: int, rows: int, activations: int) -> None:
             needs = Needs(weights, cache_bytes(spec, rows), activations, layout.total)
-            check_fits(needs, cuda.free_bytes(), spec, key.context, smaller)
+            check_fits(needs, cuda.free_bytes(), spec, key.rows, smaller)
 
         check(plan.record.bytes, key.rows, plan.record.report.device_bytes or 0)
-        loaded = self._plan = deserialise(self._library, plan, spec, f"{command} --force")
-        check(0, loaded.rows, loaded.activation_bytes)  # now the library itself says it
-        self._execution = Execution(cuda, loaded, spec, layout, self._held, captures=self._graphs)
+        self._plan = deserialise(self._library, plan, spec, f"{command} --force")
+        check(0, self._plan.rows, self._plan.activation_bytes)  # now the library itself says it
+        self._execution = Execution(
+            cuda, self._plan, spec, layout, self._held, captures=self._graphs
+        )
         self._execution.open()
         self._measure_widths(exact=exact)
         self._warm_up()
@@ -326,18 +329,16 @@ class TrtEngine:
         return Scored(np.concatenate(ids), np.concatenate(logits), spent)
 
     def close(self) -> None:
-        execution, self._execution = self._execution, None
+        execution, plan = self._execution, self._plan
+        self._execution = self._plan = None
         self._free.clear()
-        try:
-            if execution is not None:
-                self._cuda.make_current()
-                execution.close()
-        finally:
-            # contexts are gone by now; what they used is freed after them, the engine last of all
-            try:
-                self._held.close()
-            finally:
-                self._plan = None
+        work: list[Callable[[], None]] = [self._cuda.make_current]
+        if execution is not None:
+            work.append(execution.close)
+        work.append(self._held.close)  # contexts are gone by now, and with them who used it
+        if plan is not None:
+            work.append(plan.close)
+        do_all(work)
 
     def _live(self) -> Execution:
         if self._execution is None:
