@@ -106,4 +106,4 @@ def missing_library(provider: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _MISSING.search(child.stderr)
-    return found[1] if found else None
+    return Path(found[1]).name if found else None
