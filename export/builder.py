@@ -32,7 +32,14 @@ from specedge.contract import (
     rope_rows,
 )
 from specedge.errors import ExportError, PairingError
-from specedge.export import calibration, families, pairing, quality, staging
+from specedge.export import (
+    acceptance_graph,
+    calibration,
+    families,
+    pairing,
+    quality,
+    staging,
+)
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder import DecoderSpec
 from specedge.export.importance import input_importance
@@ -121,6 +128,9 @@ def build(
             graphs[model.role], hashes[model.graph.weights] = written.graph, written.sha256
             if model.scheme is not None:
                 measured[model.role] = _measure(model, model.scheme, written, folder, progress)
+        made = graphs["target"]
+        if made.lowering == "standard" or made.kv_dtype != "float32":  # made for a GPU
+            acceptance_graph.write(folder, made.vocab)
         _write_text_files(target.checkpoint, folder)
         manifest = Manifest(
             name=config.name,

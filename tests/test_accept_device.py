@@ -34,6 +34,7 @@ from specedge.sampling.params import SamplingParams
 from specedge.sampling.sampler import make_sampler
 from specedge.sequence import Sequence
 from specedge.speculator import Speculator
+from tiny_exports import read_manifest
 
 EDGE = 1e-6  # how far from its place a draw may be where float32 decides
 
@@ -369,3 +370,11 @@ def test_tensorrt_parses_and_serialises_the_graph(vocab, capability):
         profile.set_shape(name, (1, size), (5, size), (16, size))
     config.add_optimization_profile(profile)
     assert builder.build_serialized_network(network, config) is not None
+
+
+@pytest.mark.parametrize("lowering", ["ort", "standard"])
+def test_a_bundle_made_for_a_gpu_has_it_and_another_has_not(tiny_exports, lowering):
+    bundle = tiny_exports.bundle(tiny_exports.checkpoint("llama"), context=64, lowering=lowering)
+    accepting = Accepting.of(bundle)
+    assert (accepting is not None) == (lowering == "standard")
+    assert (device.MODEL in read_manifest(bundle).files) == (lowering == "standard")
