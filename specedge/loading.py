@@ -179,6 +179,8 @@ class _Loading:
                 f"logits differ by up to {target.width_noise:.2g} with the number of tokens in a "
                 "call, so near-ties may fall another way than in plain decoding"
             )
+        # an engine may have something to say of how it runs; the protocol asks none
+        self._notes += getattr(target, "notes", ())
         known = self._known(target, share)
         self._notes += known.notes
         names = known.allowed(self._asked.proposers)
