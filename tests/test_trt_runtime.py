@@ -17,12 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import specedge
 from cuda_stub import CAPTURE_UNSUPPORTED, NO_DEVICE, NO_DRIVER, NO_MEMORY, FakeCuda
 from specedge.contract import GREEDY_LOGITS, LOGITS, GraphSpec, Ids, Logits, past, present
 from specedge.engines import ort, widths
 from specedge.engines.base import Engine, Slot, prefill
-from specedge.engines.trt import runtime
+from specedge.engines.trt import building, library, plans, runtime
+from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.memory import RESERVE
+from specedge.engines.trt.plans import Backend
 from specedge.engines.trt.runtime import TrtEngine
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, PlanError, ShapeError
@@ -764,3 +767,76 @@ def test_every_call_of_the_library_is_there() -> None:
     assert hasattr(real.ExecutionContextAllocationStrategy, "USER_MANAGED")
     for name in ("EAGER", "NONE"):
         assert hasattr(real.DynamicShapesKernelSpecializationStrategy, name)
+
+
+# --- through the front door ---------------------------------------------------------------------
+
+PROMPTS = ["the rain in the other street", "def thing(a, b): return a + b; def thing("]
+
+
+@pytest.mark.parametrize("speculation", ["on", "off"])
+def test_generates_the_text_that_the_cpu_generates(
+    install: Any, tiny_exports: TinyExports, tmp_path: Path, private_cache: Path, speculation: Any
+) -> None:
+    checkpoint = tiny_exports.checkpoint("llama")
+    sizes = {"context": CONTEXT, "max_verify": MAX_VERIFY, "draft_precision": "fp32"}
+    bundle = tiny_exports.bundle(checkpoint, checkpoint, **sizes)
+    with specedge.load(bundle, speculation="off") as model:
+        wanted = [model.generate(prompt, max_tokens=40).tokens for prompt in PROMPTS]
+    made = tiny_exports.bundle(checkpoint, checkpoint, **sizes, lowering="standard")
+    standard = copytree(made, tmp_path / "standard")
+    machine = install()
+    for role in ("target", "draft"):
+        machine.plan(standard, read_spec(standard, role))
+    with specedge.load(
+        standard, engine="tensorrt-rtx", speculation=speculation, proposers=["ngram", "draft"]
+    ) as model:
+        results = [model.generate(prompt, max_tokens=40) for prompt in PROMPTS]
+        assert [result.tokens for result in results] == wanted
+        proposed = sum(result.metrics.proposed for result in results)
+        assert bool(proposed) == (speculation == "on")
+    assert machine.cuda.launches
+    assert not machine.cuda.leaks
+
+
+def test_a_result_says_where_graphs_were_refused(machine: Machine, bundle: Path) -> None:
+    machine.trt.capturable = False
+    with specedge.load(bundle, engine="tensorrt-rtx", speculation="on") as model:
+        assert "no CUDA graph of a call of" in model.generate("a", max_tokens=2).speculation.reason
+
+
+# --- on a real one ------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["tensorrt", "tensorrt-rtx"])
+def test_a_real_gpu_scores_a_text_as_the_cpu_does(
+    bundle: Path, spec: GraphSpec, reference: Engine, ids: Ids, backend: Backend
+) -> None:
+    """A plan is built for the GPU at hand first."""
+    try:
+        loaded, gpu = library.load(backend), Cuda().gpu
+    except EngineError as error:
+        pytest.skip(str(error))
+    if loaded.builds_ahead and gpu.compute_capability not in loaded.capabilities:
+        pytest.skip(f"{backend} does not compile for SM{gpu.compute_capability}")
+    key = plans.key_for(
+        bundle,
+        spec,
+        backend=backend,
+        version=loaded.version,
+        compute_capability=gpu.compute_capability,
+        device=gpu.name,
+        options=building.build_options(spec),
+    )
+    building.build(bundle, spec, key)
+    engine = opened(bundle, backend)
+    slot = engine.new_slot()
+    prefill(engine, slot, ids[:140], 0)
+    for width in range(1, MAX_VERIFY + 1):
+        wanted = whole(reference, ids[: 140 + width], width)
+        for _ in range(4):
+            scored = engine.forward(slot, ids[140 : 140 + width], 140, width)
+            np.testing.assert_allclose(scored.logits, wanted, rtol=0, atol=2e-3)
+    assert engine.notes == ()
+    engine.close()
