@@ -9,7 +9,7 @@ RUNS := $(VENV)/.runs
 DEVELOPS := $(VENV)/.develops
 EXPORTER := $(wildcard export/*.py export/*/*.py) specedge/contract.py specedge/config.py
 
-.PHONY: help install demo test test-unit check format docs verify-full clean
+.PHONY: help install demo test test-unit check format docs verify-full gpu-bundle clean
 
 help:
 	@echo "make demo         export SmolLM2 (93 MB to fetch), probe it, and decode plainly and speculatively"
@@ -18,6 +18,7 @@ help:
 	@echo "make check        format, lint, types, generated docs; what CI checks"
 	@echo "make format       format, and write docs/cli.md"
 	@echo "make verify-full  the full equality matrices, docs/equality.md and docs/coupled.md"
+	@echo "make gpu-bundle   build/gpu-kit: what a GPU box without network needs for bench/gpu_check.py"
 	@echo "make clean        remove what make made, the cache of fetched weights excepted"
 
 install: $(DEVELOPS)
@@ -68,6 +69,11 @@ verify-full: $(DEVELOPS)
 	$(MAKE) --no-print-directory bundles/smollm2/specedge.json bundles/smollm2-selfdraft/specedge.json
 	$(BIN)/python bench/verify_full.py --output docs/equality.md
 	$(BIN)/python bench/coupled.py --output docs/coupled.md
+
+# ONNXRUNTIME_GPU=wheel or its folder: in pieces beside the kit
+gpu-bundle: $(RUNS)
+	$(BIN)/python bench/gpu_kit.py build/gpu-kit \
+		$(if $(ONNXRUNTIME_GPU),--with-onnxruntime-gpu $(ONNXRUNTIME_GPU))
 
 clean:
 	rm -rf build dist bundles .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What gpu_check.py is made of; travels with it in a kit."""

@@ -1,0 +1,177 @@
+"""The bundles of a check, and how they are made on the box."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu.running import MB, Emit, Json, line
+from gpu.shape import draw_checkpoint
+
+PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
+PLANNED = ("tensorrt", "tensorrt-rtx")  # run what `specedge build` made
+
+
+@dataclass(frozen=True)
+class Case:
+    """One bundle.
+
+    Args:
+        reference: the case whose logits on the CPU it is held against; the same weights.
+        draft: an int4 copy of the same weights drafts.
+        timed: curves and speed are measured on it.
+    """
+
+    name: str
+    lowering: str
+    precision: str
+    reference: str
+    activations: str = "auto"
+    draft: bool = False
+    timed: bool = False
+
+
+EXACT = Case("ort-fp32", "ort", "fp32", "ort-fp32", draft=True, timed=True)
+ROUNDED = Case("std-int4-fp32", "standard", "int4", "std-int4-fp32", "fp32", timed=True)
+REFERENCES = (EXACT, ROUNDED)
+ON_CPU = (
+    *REFERENCES,
+    Case("std-fp32", "standard", "fp32", EXACT.name, draft=True, timed=True),
+    Case("ort-int4", "ort", "int4", ROUNDED.name),
+    Case("std-fp16", "standard", "fp16", EXACT.name),
+)
+ON_GPU = (
+    Case("ort-fp16", "ort", "fp16", EXACT.name, draft=True, timed=True),
+    Case("ort-int4", "ort", "int4", ROUNDED.name, "fp16", timed=True),
+    Case("std-fp16", "standard", "fp16", EXACT.name, draft=True, timed=True),
+    Case("std-int4", "standard", "int4", ROUNDED.name, "fp16", timed=True),
+    Case("std-bf16", "standard", "bf16", EXACT.name),
+)
+
+
+def export(request: Json, emit: Emit) -> None:
+    """Every case from one checkpoint, a few at once; those that are there already are kept."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    source, work = Path(request["source"]), Path(request["work"])
+    if request.get("shape") and not source.exists():
+        draw_checkpoint(request["shape"], source)
+    wanted = [Case(**said) for said in request["cases"]]
+    jobs = max(1, min(len(wanted), len(os.sched_getaffinity(0)) // 4))
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = [
+            (case, pool.submit(export_case, case, source, work, request["context"]))
+            for case in wanted
+        ]
+        for case, future in futures:
+            try:
+                seconds, size = future.result()
+            except Exception as error:  # one case that cannot be had leaves the others
+                emit(case=case.name, status="refused", reason=line(error))
+            else:
+                figures = {"seconds": seconds, "weights_mb": size / MB}
+                emit(case=case.name, status="measured", figures=figures)
+
+
+def export_case(case: Case, source: Path, work: Path, context: int) -> tuple[float, int]:
+    """Export one bundle; its seconds and the bytes of the target's weights."""
+    from specedge.bundle import Bundle
+    from specedge.config import Config
+    from specedge.export import calibration
+    from specedge.export.builder import build
+
+    began, folder = time.perf_counter(), work / case.name
+    calibration.TEXT = calibration.TEXT[:400]  # the quality of rounding is no question here
+    said: Json = {
+        "name": case.name,
+        "target": {"source": str(source), "precision": case.precision},
+        "export": {
+            "lowering": case.lowering,
+            "activations": case.activations,
+            "context": context,
+            "max_verify": 16,
+            "block_size": 64,
+            "symmetric": True,  # so that both lowerings have the same weights
+            "rounding": "plain",
+        },
+    }
+    if case.draft:
+        said["draft"] = {"source": str(source), "precision": "int4"}
+    if not (folder / "specedge.json").exists():
+        build(Config.model_validate(said), folder)
+    return time.perf_counter() - began, Bundle.open(
+        folder, verify=False
+    ).manifest.target.weight_bytes
+
+
+def build_plans(request: Json, emit: Emit) -> None:
+    """`specedge build` for every case of lowering standard."""
+    code = "from specedge.cli import main; main()"
+    for case in cases(request):
+        began = time.perf_counter()
+        command = [sys.executable, "-c", code, "build", folder(request, case)]
+        done = subprocess.run(
+            [*command, "--backend", request["engine"]], capture_output=True, text=True, check=False
+        )
+        figures = {"seconds": time.perf_counter() - began}
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            emit(case=case.name, status="refused", reason=lines[-1], figures=figures)
+        else:
+            emit(case=case.name, status="measured", figures=figures)
+
+
+def cases(request: Json) -> Iterator[Case]:
+    """Those whose bundle is there."""
+    for said in request["cases"]:
+        case = Case(**said)
+        if Path(folder(request, case), "specedge.json").exists():
+            yield case
+
+
+def folder(request: Json, case: Case) -> str:
+    return str(Path(request["work"]) / case.name)
+
+
+@contextmanager
+def opened(
+    request: Json, case: Case, emit: Emit, options: dict[str, Any] | None = None
+) -> Iterator[Any]:
+    """The engine of the stage; None, and a record, where it does not open the bundle.
+
+    Args:
+        options: of the runtime, in its own words.
+    """
+    from specedge.bundle import Bundle
+    from specedge.engines import registry
+    from specedge.errors import SpecedgeError
+
+    bundle = Bundle.open(folder(request, case), verify=False)
+    try:
+        engine = registry.create(
+            request["engine"], bundle.path, bundle.manifest.target, options=options
+        )
+    except (SpecedgeError, MemoryError) as error:
+        emit(case=case.name, status="refused", reason=line(error))
+        yield None
+        return
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def prompts(request: Json) -> dict[str, str]:
+    """By name; cut to what the context has room for."""
+    files = {"code edit": "edit_60_lines.md", "chat": "chat.md"}
+    files = dict(list(files.items())[: request["prompts"]])
+    texts = {name: (PROMPTS / file).read_text("utf-8") for name, file in files.items()}
+    return {name: text[: request["characters"]] for name, text in texts.items()}

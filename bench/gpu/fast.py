@@ -1,0 +1,88 @@
+"""How fast it is: cost curves, plain against speculative, and torch beside them."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from gpu import shape
+from gpu.box import device_mb
+from gpu.cases import cases, folder, opened, prompts
+from gpu.running import Emit, Json, line
+
+
+def curves(request: Json, emit: Emit) -> None:
+    """T(N): milliseconds of a call of N = 1..16 after several pasts; medians, 10 to 90 %."""
+    from specedge.probe.measuring import measure
+
+    for case in cases(request):
+        with opened(request, case, emit) as engine:
+            if engine is None:
+                continue
+            costs = measure(engine, budget_s=request["seconds"])
+            points = [
+                {"N": p.width, "past": p.past, "calls": p.count, "ms": p.ms}
+                | {"low_ms": p.low_ms, "high_ms": p.high_ms}
+                for p in costs.target.points
+            ]
+            figures = {"points": points, "passes": costs.passes, "runs_on": engine.description}
+            emit(case=case.name, status="measured", figures=figures | {"device_mb": device_mb()})
+
+
+def speed(request: Json, emit: Emit) -> None:
+    """Plain, lookup and draft in turn: ratios of neighbours, and what a round costs beside its
+    engine calls."""
+    from specedge.desk import PLAIN, Desk, Way
+    from specedge.errors import SpecedgeError
+
+    options = {"temperature": 0.0, "max_tokens": request["tokens"], "ignore_eos": True}
+    for case in cases(request):
+        try:
+            desk = Desk(folder(request, case), engine=request["engine"], verify=False)
+        except SpecedgeError as error:
+            emit(case=case.name, status="refused", reason=line(error))
+            continue
+        with desk:
+            ways = [
+                PLAIN,
+                *(Way("on", (name,), k) for name in desk.proposers for k in request["ks"]),
+            ]
+            runs: dict[str, list[Any]] = {way.name: [] for way in ways}
+            prompt = prompts(request)["code edit"]
+            for repeat in range(request["repeats"] + 1):
+                for way in ways:
+                    desk.forget()
+                    result = desk.ask(way, prompt, **options)
+                    if repeat:  # the first makes bindings and graphs
+                        runs[way.name].append(result.metrics)
+        plain = [run.tokens_per_second for run in runs[PLAIN.name]]
+        for name, metrics in runs.items():
+            ratios = [m.tokens_per_second / p for m, p in zip(metrics, plain, strict=True)]
+            outside = [1e3 * _outside_ms(m) / m.rounds for m in metrics]
+            figures = {
+                "way": name,
+                "tokens_per_second": statistics.median(m.tokens_per_second for m in metrics),
+                "ratio": statistics.median(ratios),
+                "ratio_low": min(ratios),
+                "ratio_high": max(ratios),
+                "acceptance_length": metrics[0].acceptance_length,
+                "outside_us": statistics.median(outside),
+                "runs": len(metrics),
+            }
+            emit(case=case.name, status="measured", figures=figures)
+
+
+def _outside_ms(m: Any) -> float:
+    """Of a request's rounds, what is not inside the runtimes' own calls."""
+    return float(m.propose_ms + m.verify_ms + m.accept_ms + m.other_ms - m.engine_ms)
+
+
+def torch_baseline(request: Json, emit: Emit) -> None:
+    """See `gpu.shape`."""
+    figures = shape.torch_baseline(
+        request["shape"],
+        on_gpu=request["provider"] == "gpu",
+        pasts=tuple(request["pasts"]),
+        samples=request["samples"],
+    )
+    emit(case="1.5B shape, torch alone", status="measured", figures=figures)

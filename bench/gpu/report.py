@@ -1,0 +1,157 @@
+"""The result of a check as text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpu.running import Json
+
+COLUMNS = (1, 2, 4, 5, 8, 16)  # N of a table; the JSON has all
+CHECKED = ("logits", "greedy", "accept")  # stages that a correctness part is in
+
+
+def verdict(result: Json) -> int:
+    """The exit code; see the top."""
+    records, stages = result["records"], result["stages"]
+    ended_badly = any(
+        stage["kind"] in CHECKED and stage["seconds"] and stage["status"] != "done"
+        for stage in stages
+    )
+    if ended_badly or any(record["status"] == "failed" for record in records):
+        return 1
+    return 0 if any(record["status"] == "passed" for record in records) else 3
+
+
+def tell(stage: Json, records: Sequence[Json]) -> None:
+    """One line of progress."""
+    counts = {status: 0 for status in ("passed", "failed", "measured", "refused", "skipped")}
+    for record in records:
+        counts[record["status"]] += 1
+    said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+    line = f"{stage['seconds']:6.1f} s  {stage['name']}: {stage['status']} {stage['reason']}"
+    print(f"{line} {f'({said})' if said else ''}".rstrip(), file=sys.stderr, flush=True)
+
+
+def describe(found: Json) -> str:
+    """The box, a line for each part."""
+    lines = [f"specedge {found['specedge']}, Python {found['python']}, {found['cpus']} cores"]
+    for name in ("gpu", "onnxruntime", "tensorrt", "tensorrt_rtx", "torch"):
+        part = found[name]
+        if "missing" in part:
+            said = f"missing: {part['missing']}"
+        else:
+            said = ", ".join(f"{key} {_short(value)}" for key, value in part.items())
+        lines.append(f"{name:<13} {said}")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def render(result: Json) -> str:
+    """The whole result as text."""
+    records = result["records"]
+    parts = [describe(result["box"])] if result["box"] else []
+    parts.append("\nstages\n" + _table([_stage_row(stage) for stage in result["stages"]]))
+    right = [r for r in records if r["kind"] in CHECKED]
+    if right:
+        parts.append("\nis it right\n" + _table([_right_row(record) for record in right]))
+    refused = [r for r in records if r["status"] == "refused" and r not in right]
+    if refused:
+        rows = [{"stage": r["stage"], "case": r["case"], "refused": r["reason"]} for r in refused]
+        parts.append("\nrefused\n" + _table(rows))
+    points = [row for record in records for row in _curve_rows(record)]
+    if points:
+        title = "milliseconds of a call of N tokens: median (10 to 90 %)"
+        parts.append(f"\n{title}\n" + _table(points))
+    speeds = [_speed_row(r) for r in records if "way" in r["figures"]]
+    if speeds:
+        parts.append("\nplain and speculative in turn\n" + _table(speeds))
+    said = ("every correctness part that ran has passed", "NOT RIGHT", "", "NOTHING COULD BE RUN")
+    parts.append(f"\n{said[verdict(result)]}")
+    if result["provider"] == "cpu":
+        parts.append("on the CPU: these figures say nothing of a GPU")
+    elif verdict(result) == 3:
+        parts.append(
+            "nothing of specedge could be timed on this GPU; what torch took is a baseline"
+        )
+    return "\n".join(parts)
+
+
+def _stage_row(stage: Json) -> Json:
+    time_s = f"{stage['seconds']:.1f} of {stage['budget_s']:.0f} s"
+    peak, device = stage.get("peak_rss_mb"), stage.get("peak_device_mb")
+    return {
+        "stage": stage["name"],
+        "status": stage["status"],
+        "time": time_s,
+        "host MB": "" if peak is None else f"{peak:.0f}",
+        "device MB": "" if device is None else f"{device:.0f}",
+        "reason": stage["reason"],
+    }
+
+
+def _right_row(record: Json) -> Json:
+    figures = record["figures"]
+    said = record["reason"]
+    if "error" in figures:
+        said = f"error {figures['error']:.2g} of {figures['bound']:.2g} {said}"
+    elif "rounds" in figures:
+        said = f"{figures['other_verdicts']} of {figures['rounds']} other; microseconds a round: "
+        said += (
+            f"{figures['device_us']:.0f} there, {figures['host_us']:.0f} here {record['reason']}"
+        )
+    elif "runs" in figures:
+        said = (
+            f"{figures['equal']} of {figures['runs']} equal, {figures['proposed']} drafted {said}"
+        )
+    device = figures.get("device_mb")
+    return {
+        "part": record["stage"],
+        "case": record["case"],
+        "status": record["status"],
+        "device MB": "" if device is None else f"{device:.0f}",
+        "": said,
+    }
+
+
+def _curve_rows(record: Json) -> Iterator[Json]:
+    points = record["figures"].get("points", [])
+    for past in sorted({point["past"] for point in points}):
+        row = {"of": f"{record['engine'] or ''} {record['case']}".strip(), "past": str(past)}
+        at = {point["N"]: point for point in points if point["past"] == past}
+        for n in COLUMNS:
+            row[f"N={n}"] = ""
+            if n in at:
+                low, high = at[n]["low_ms"], at[n]["high_ms"]
+                row[f"N={n}"] = f"{at[n]['ms']:.2f} ({low:.2f} to {high:.2f})"
+        yield row
+
+
+def _speed_row(record: Json) -> Json:
+    figures = record["figures"]
+    length = figures["acceptance_length"]
+    return {
+        "engine": record["engine"],
+        "case": record["case"],
+        "way": figures["way"],
+        "tokens/s": f"{figures['tokens_per_second']:.1f}",
+        "over plain": f"{figures['ratio']:.2f} ({figures['ratio_low']:.2f} to "
+        f"{figures['ratio_high']:.2f})",
+        "tokens a round": "" if length is None else f"{length:.2f}",
+        "outside engines": f"{figures['outside_us']:.0f} us a round",
+    }
+
+
+def _table(rows: Sequence[Json]) -> str:
+    """Columns as wide as they must be, in the order in which they first occur."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )

