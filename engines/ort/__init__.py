@@ -1,5 +1,6 @@
 """ONNX Runtime: the CPU, CUDA and TensorRT providers.
 
+opening           a bundle's graph to an engine
 engine            widths, calls, what is copied back
 slots, rows       keys and values of a sequence, and how large T is
 bindings          what a call reads and writes
@@ -7,7 +8,8 @@ memory            the host's memory or a device's
 providers         sessions, options, libraries
 """
 
-from specedge.engines.ort.engine import PREFILL_CHUNK, OrtEngine, open_engine
+from specedge.engines.ort.engine import PREFILL_CHUNK, OrtEngine
+from specedge.engines.ort.opening import open_engine
 from specedge.engines.ort.providers import PROVIDERS
 
 __all__ = ["PREFILL_CHUNK", "PROVIDERS", "OrtEngine", "open_engine"]

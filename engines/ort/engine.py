@@ -5,117 +5,33 @@ decoding see the same logits; what padding writes is overwritten by the next cal
 
 On a device, keys, values and logits stay there. A call takes ids and lengths along, and brings
 back the greedy ids and their logits; whole rows of logits come when somebody reads them.
-
-CUDA graphs are captured where the option "enable_cuda_graph" asks for them, one for each width and
-number of rows of a verification. They need addresses and shapes that stay, so T is then the whole
-context. Lowering "ort" cannot have them: it is told total_length on the host, and a captured graph
-would go on with the one that it was captured with.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from itertools import count
 from math import isfinite
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 
-from specedge.contract import WIDEST_STEP, EngineOptions, GraphSpec, Ids, Logits
+from specedge.contract import WIDEST_STEP, GraphSpec, Ids, Logits
 from specedge.engines import widths
 from specedge.engines.base import Scored, Slot
+from specedge.engines.ort.accepting import Accepting
 from specedge.engines.ort.bindings import Binding, Outputs, Ports, bind
 from specedge.engines.ort.memory import Memory
-from specedge.engines.ort.providers import check_graph, explained, open_session
+from specedge.engines.ort.providers import explained
 from specedge.engines.ort.slots import OrtSlot
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, ShapeError
+from specedge.memory import format_size
 
 PREFILL_CHUNK = 128
 _PROBE_ROWS = 48  # of the slot that widths are measured in
-_CAPTURES = ("enable_cuda_graph", "trt_cuda_graph_enable")  # options
 _GRAPH_ID = "gpu_graph_id"  # entry of a run: which graph to capture or replay
 _NO_GRAPH = -1
-
-
-def open_engine(
-    bundle_path: Path,
-    spec: GraphSpec,
-    *,
-    provider: str = "cpu",
-    options: EngineOptions | None = None,
-    threads: int | None = None,
-    context: int | None = None,
-    exact: bool = True,
-    takes_turns: bool = False,
-) -> OrtEngine:
-    """Load a bundle's graph and run it once.
-
-    Args:
-        bundle_path: the bundle's folder.
-        spec: which graph of it.
-        provider: a key of PROVIDERS.
-        options: of the provider, in its own words.
-        threads: of the intra-op pool; None: every core this process may run on.
-        context: rows of the KV buffer, at most spec.context; None: all of them.
-        exact: pad calls, where that makes logits independent of how many tokens a call has;
-            False: the narrowest and fastest kernels.
-        takes_turns: another engine runs between this one's calls: threads stop spinning when a
-            call ends.
-
-    Raises:
-        EngineError: the graph does not load, the provider is not the one asked for or cannot run
-            this graph, or a device has no room.
-    """
-    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
-    if wanted < 1:
-        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
-    captures = any(_is_on((options or {}).get(name)) for name in _CAPTURES)
-    _check_asked(spec, provider, captures=captures)
-    session = open_session(
-        bundle_path,
-        spec,
-        provider,
-        wanted,
-        options=options,
-        context=context,
-        takes_turns=takes_turns,
-    )
-    check_graph(spec, session)
-    given = options or {}
-    engine = OrtEngine(
-        spec,
-        session,
-        f"{provider}, {wanted} threads",
-        context,
-        memory=Memory() if provider == "cpu" else Memory("cuda", int(given.get("device_id", 0))),
-        captures=captures,
-        # TensorRT has one T, and is slow to prepare another
-        steps=provider != "tensorrt",
-    )
-    engine.warm_up(exact=exact)
-    return engine
-
-
-def _is_on(option: str | int | float | bool | None) -> bool:
-    return str(option).lower() in ("1", "true")
-
-
-def _check_asked(spec: GraphSpec, provider: str, *, captures: bool) -> None:
-    """Raise EngineError where a provider could load the graph, but not run it as asked."""
-    if provider == "cpu" and spec.kv_dtype == "bfloat16":
-        raise EngineError(
-            f"{spec.role}: ONNX Runtime's CPU provider has no bfloat16; use --engine cuda, or "
-            'export with activations = "fp16" or "fp32"'
-        )
-    if captures and spec.lowering == "ort":
-        raise EngineError(
-            f"{spec.role}: CUDA graphs need lowering standard, this graph is of lowering ort, "
-            "whose total_length a captured graph would not see change; export with "
-            f"--lowering standard, or leave {_CAPTURES[0]} out"
-        )
 
 
 class OrtEngine:
@@ -131,6 +47,7 @@ class OrtEngine:
         memory: Memory | None = None,
         captures: bool = False,
         steps: bool = True,
+        accepting: Accepting | None = None,
     ) -> None:
         """
         Args:
@@ -141,6 +58,7 @@ class OrtEngine:
             memory: of keys, values and outputs; None: the host's.
             captures: CUDA graphs of verifications, which the session was asked for.
             steps: T follows the sequence where a call pays for all of T; False: never.
+            accepting: decides about drafts over logits that stay in `memory`.
 
         Raises:
             EngineError: the context was not exported, or the graph is too old for a device.
@@ -162,6 +80,7 @@ class OrtEngine:
         self._graph_ids = count() if captures else None
         self._follows = steps and not captures and spec.lowering == "standard"
         self._outputs = Outputs(spec.vocab, self._memory, spec.max_verify)
+        self._accepting = accepting
         self._free: list[OrtSlot] = []
         self._calls = 0
 
@@ -298,7 +217,9 @@ class OrtEngine:
         if binding.logits is not None:
             return Scored(binding.greedy_ids, binding.logits, run_ms)
         called = self._calls
-        return Scored(binding.greedy_ids, lambda: self._fetched(binding, called), run_ms)
+        accepting = self._accepting
+        decide = None if accepting is None else accepting.decider(binding.logits_value)
+        return Scored(binding.greedy_ids, lambda: self._fetched(binding, called), run_ms, decide)
 
     def _fetched(self, binding: Binding, called: int) -> Logits:
         """Logits of a call, from the device."""
@@ -324,15 +245,22 @@ class OrtEngine:
         return slot
 
     def _slot(self, context: int) -> OrtSlot:
-        return OrtSlot(
-            self,
-            self._spec,
-            context,
-            WIDEST_STEP - 1,
-            memory=self._memory,
-            ports=self._ports,
-            steps=self._follows,
-        )
+        try:
+            return OrtSlot(
+                self,
+                self._spec,
+                context,
+                WIDEST_STEP - 1,
+                memory=self._memory,
+                ports=self._ports,
+                steps=self._follows,
+            )
+        except (EngineError, MemoryError) as error:
+            size = format_size(self._spec.kv_bytes(context))
+            raise EngineError(
+                f"{self._spec.role}: no room for {size} of keys and values, a context of "
+                f"{context}: {explained(error)}"
+            ) from error
 
     def _bind(self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int) -> Binding:
         padded = self._padded(width, self._step)

@@ -21,7 +21,9 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from specedge.contract import Element
-from specedge.errors import EngineError, one_line
+from specedge.engines.ort.providers import explained
+from specedge.errors import EngineError
+from specedge.memory import format_size
 
 Array = npt.NDArray[Any]
 
@@ -112,8 +114,10 @@ class Memory:
                 list(shape), element, self.device, self.device_id
             )
         except Exception as error:  # the runtime's exceptions share no base below Exception
+            width = 2 if isinstance(element, int) else np.dtype(element).itemsize
+            size = format_size(width * prod(shape))
             raise EngineError(
-                f"engine: {self} has no room for {prod(shape)} values more: {one_line(error)}"
+                f"engine: no room for {size} more on {self}: {explained(error)}"
             ) from error
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import numpy as np
 import onnxruntime as ort
 
 from specedge.contract import GraphSpec
@@ -80,9 +79,10 @@ class _Stepping:
         if self._enough < needed <= self.rows:
             return False
         assert needed <= self.most, "the engine has looked at the context"
-        before, self.rows = self.rows, self._rows_for(needed)
-        self._enough = self._enough_at(self.rows)
-        return self._lay_out(before)
+        rows = self._rows_for(needed)
+        is_rebound = self._lay_out(rows)
+        self.rows, self._enough = rows, self._enough_at(rows)
+        return is_rebound
 
     def _rows_for(self, needed: int) -> int:
         return rows_for(needed, self.most)
@@ -90,7 +90,8 @@ class _Stepping:
     def _enough_at(self, rows: int) -> int:
         return max(0, rows - _STEPS_BACK * step_at(rows))
 
-    def _lay_out(self, before: int) -> bool:
+    def _lay_out(self, rows: int) -> bool:
+        """Move what is there from T = self.rows to T = rows; whether it lies elsewhere then."""
         raise NotImplementedError
 
 
@@ -107,7 +108,7 @@ class HostRows(_Stepping):
         # zeros, not empty: a masked weight of 0 times NaN is NaN
         self._whole = [host_zeros(self.shape(most), spec.kv_dtype) for _ in range(2 * spec.layers)]
         self._seen: dict[int, tuple[list[Array], Values]] = {}
-        self._look()
+        self.arrays, self.values = self._seen_at(self.rows)
 
     def clear(self) -> None:
         for whole in self._whole:
@@ -117,23 +118,23 @@ class HostRows(_Stepping):
         for array in self.arrays:
             array[:, :, first:] = 0
 
-    def _look(self) -> None:
-        if self.rows not in self._seen:
-            shape = self.shape(self.rows)
+    def _seen_at(self, rows: int) -> tuple[list[Array], Values]:
+        if rows not in self._seen:
+            shape = self.shape(rows)
             size = shape[1] * shape[2] * shape[3]
             arrays = [whole.reshape(-1)[:size].reshape(shape) for whole in self._whole]
             each = [self._memory.over(array, self.spec.kv_dtype) for array in arrays]
-            self._seen[self.rows] = arrays, list(zip(each[::2], each[1::2], strict=True))
-        self.arrays, self.values = self._seen[self.rows]
+            self._seen[rows] = arrays, list(zip(each[::2], each[1::2], strict=True))
+        return self._seen[rows]
 
-    def _lay_out(self, before: int) -> bool:
+    def _lay_out(self, rows: int) -> bool:
         old = self.arrays
-        self._look()
-        kept = min(before, self.rows)
+        self.arrays, self.values = self._seen_at(rows)
+        kept = min(self.rows, rows)
         heads = range(self.spec.kv_heads)
         for source, target in zip(old, self.arrays, strict=True):
             # each head goes where no head lies that has yet to go
-            for head in heads if self.rows < before else reversed(heads):
+            for head in heads if rows < self.rows else reversed(heads):
                 target[0, head, :kept] = source[0, head, :kept].copy()
                 target[0, head, kept:] = 0
         return False
@@ -141,7 +142,8 @@ class HostRows(_Stepping):
 
 class DeviceRows(_Stepping):
     """Values on a device. A new T is a new allocation, filled by way of the host, since the runtime
-    copies whole values only. That is dear, so T doubles."""
+    copies whole values only. That is dear, so T doubles; while it does, the old values and the new
+    ones are there."""
 
     def __init__(self, memory: Memory, spec: GraphSpec, most: int, *, steps: bool) -> None:
         super().__init__(spec, most, steps=steps)
@@ -173,16 +175,18 @@ class DeviceRows(_Stepping):
     def _zeros(self) -> ort.OrtValue:
         return self._memory.zeros(self.shape(self.rows), self.spec.kv_dtype)
 
-    def _lay_out(self, before: int) -> bool:
-        kept = min(before, self.rows)
-        for layer, pair in enumerate(self.values):
-            self.values[layer] = (self._moved(pair[0], kept), self._moved(pair[1], kept))
+    def _lay_out(self, rows: int) -> bool:
+        # all or nothing: the device may have no room for the last layer
+        self.values = [
+            (self._moved(key, rows), self._moved(value, rows)) for key, value in self.values
+        ]
         return True
 
-    def _moved(self, value: ort.OrtValue, kept: int) -> ort.OrtValue:
+    def _moved(self, value: ort.OrtValue, rows: int) -> ort.OrtValue:
         held = self._memory.read(value)
-        wider = np.zeros(self.shape(self.rows), held.dtype)
-        wider[:, :, :kept] = held[:, :, :kept]
-        moved = self._memory.empty(wider.shape, self.spec.kv_dtype)
-        moved.update_inplace(wider)
+        kept = min(self.rows, rows)
+        other = host_zeros(self.shape(rows), self.spec.kv_dtype)
+        other[:, :, :kept] = held[:, :, :kept]
+        moved = self._memory.empty(other.shape, self.spec.kv_dtype)
+        moved.update_inplace(other)
         return moved
