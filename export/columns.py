@@ -1,17 +1,15 @@
-"""Blockwise weights as `DequantizeLinear` reads them, beside the lookup table of an embedding.
+"""Blockwise weights as `DequantizeLinear` reads them before a MatMul.
 
 A weight W [N, K] of `specedge.export.quantize`, symmetric, is stored for x W^T as
 
-- codes    int4 or int8 [K', N], signed: q - z; K' is K rounded up to whole blocks, and rows
-           past K are 0: a graph pads x with zeros, which changes no bit of the product
-- scales   [K' / block, N]
+- codes   int4 or int8 [K', N], signed: q - z; K' is K rounded up to whole blocks, and rows past K
+          are 0: a graph pads x with zeros, which changes no bit of the product
+- scales  [K' / block, N]
 
-and for a lookup as
-
-- table    int32 [N, K' * bits / 32]: 8 codes q of 4 bits, or 4 of 8, the first in the lowest
-           bits. Runtimes gather no int4, and TensorRT turns a uint8 table into four times its
-           bytes (docs/decisions/0009)
-- scales   [N, K' / block]
+An embedding is looked up in the same bytes, seen as int32 words: runtimes gather no int4, and
+TensorRT turns a uint8 table into four times its bytes (docs/decisions/0009). So a tied head costs
+nothing more in the file. The words begin LEAD bytes before the codes, because TensorRT's parser
+knows a weight by its address and takes two that begin at one for the same.
 
 Rows arrive in parts; a matrix is whole in memory as packed codes, its transpose as a slice only.
 """
@@ -24,12 +22,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from specedge.contract import Element
+from specedge.contract import Element, Ids
 from specedge.export.checkpoint import Array
 from specedge.export.elements import dtype_of, narrowed
 from specedge.export.quantize import Bytes, Quantized, Scheme, pack, unpack
-from specedge.export.weights import INT4, PlacedQuantized, WeightWriter
+from specedge.export.weights import INT4, Placed, PlacedQuantized, WeightWriter
 
+LEAD = 64  # bytes
 _SLICE_BYTES = 32 << 20  # unpacked codes in hand while a matrix is turned
 
 
@@ -81,35 +80,6 @@ def _turned(held: Sequence[Quantized], rows: int, width: int) -> Iterator[Bytes]
         yield pack(columns.reshape(-1) & np.uint8((1 << bits) - 1), bits)
 
 
-def add_table(
-    writer: WeightWriter,
-    name: str,
-    rows: int,
-    features: int,
-    scheme: Scheme,
-    parts: Iterable[Quantized],
-    element: Element,
-) -> PlacedQuantized:
-    """Append a lookup table [rows, features] as int32 words and scales [N, K' / block].
-
-    Raises:
-        ExportError: a scale is outside the range of `element`; the file cannot be written.
-    """
-    scales: list[npt.NDArray[Any]] = []
-
-    def words() -> Iterator[npt.NDArray[Any]]:
-        for part in parts:
-            scales.append(narrowed(part.scales, element, f"a scale of {name}"))
-            yield part.packed.reshape(len(part.packed), -1).view("<i4")
-
-    shape = (rows, padded(features, scheme) * scheme.bits // 32)
-    table = writer.add(name, np.int32, shape, words())
-    blocks = scheme.blocks(features)
-    return PlacedQuantized(
-        table, writer.add(f"{name}.scales", dtype_of(element), (rows, blocks), scales), None
-    )
-
-
 def read_columns(
     codes: npt.NDArray[np.uint8],
     scales: npt.NDArray[Any],
@@ -140,10 +110,24 @@ def read_columns(
     return np.ascontiguousarray(blocks.reshape(width, -1)[:features].T)
 
 
-def read_table(
-    words: npt.NDArray[np.int32], scales: npt.NDArray[Any], scheme: Scheme, features: int
-) -> Quantized:
-    """Rows [n] that `add_table` stored, as they were quantised."""
-    shape = (len(words), scheme.blocks(features), scheme.block_size * scheme.bits // 8)
-    packed = np.ascontiguousarray(words).view(np.uint8).reshape(shape)
-    return Quantized(packed, scales.astype(np.float32), None, scheme, features)
+def look_up(
+    words: Bytes, scales: npt.NDArray[Any], scheme: Scheme, features: int, ids: Ids
+) -> Array:
+    """Rows `ids` [n], in any order, of a weight whose words are given as bytes."""
+    width, rows = padded(features, scheme), scales.shape[1]
+    flat = ids[:, None] + np.arange(width) * rows  # of a code: in which byte, and where in it
+    part = words[LEAD + flat * scheme.bits // 8]
+    if scheme.bits == 4:
+        part = (part >> (4 * (flat % 2)).astype(np.uint8)) & np.uint8(15)
+    middle = np.uint8(1 << (scheme.bits - 1))
+    signed = (part ^ middle).astype(np.float32) - np.float32(middle)
+    blocks = signed.reshape(len(ids), -1, scheme.block_size)
+    blocks *= scales[:, ids].T[:, :, None].astype(np.float32)
+    return blocks.reshape(len(ids), width)[:, :features]
+
+
+def as_words(codes: Placed, name: str) -> Placed:
+    """`codes` and the LEAD bytes before them, as int32 [LEAD / 4 + K' * N * bits / 32]: eight
+    codes of 4 bits a word, or four of 8, the first in the lowest bits."""
+    length = LEAD + codes.length
+    return Placed(name, np.dtype("<i4"), (length // 4,), codes.offset - LEAD, length)

@@ -6,7 +6,7 @@ blocks of rows, so that at no time more than one quantised tensor and a block ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class Layout:
 
     element: Element = "float32"  # of matrices, biases, scales and rotary tables
     norms: Element = "float32"  # of what norms multiply by
-    columns: bool = False  # quantised: [in, out] and a table of its own (specedge.export.columns)
+    columns: bool = False  # quantised: [in, out], as specedge.export.columns says
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,10 @@ class PlacedLinear:
 
 @dataclass(frozen=True)
 class PlacedEmbedding:
-    """The lookup table: floats [V, H], or packed codes of a row with scales [V, blocks].
+    """The lookup table, whose bytes a tied head multiplies by.
 
-    uint8 [V, bytes] of `GatherBlockQuantized`, or int32 [V, words] of `export.columns`.
+    Floats [V, H]; or uint8 [V, packed bytes of a row] with scales [V, blocks]; or int32 words of
+    the matrix [H', V] with scales [blocks, V] (specedge.export.columns).
     """
 
     table: Placed
@@ -130,7 +131,6 @@ class _Placer:
         embedding, head = self._embedding(vocab)
         if spec.head is not None:
             head = self._linear(Linear("head", (Rows(spec.head, 0, vocab),), spec.hidden, vocab))
-        assert head is not None, "a model without a head of its own has a tied one"
         model = PlacedModel(self.layout, vocab, embedding, head)
         ropes: dict[int, tuple[Placed, Placed]] = {}
         for layer in spec.layers:
@@ -152,24 +152,20 @@ class _Placer:
         model.vectors[spec.final_norm] = self._norm(spec.final_norm)
         return model
 
-    def _embedding(self, vocab: int) -> tuple[PlacedEmbedding, PlacedLinear | None]:
-        """The table, and the matrix that a tied head multiplies by."""
+    def _embedding(self, vocab: int) -> tuple[PlacedEmbedding, PlacedLinear]:
+        """The table, and the same bytes as the matrix that a tied head multiplies by."""
         linear = Linear("embed", (Rows(self.spec.embedding, 0, vocab),), self.spec.hidden, vocab)
         if self.scheme is None or not self.layout.columns:
             placed = self._linear(linear)
             return _as_table(placed), placed
-        scheme, element = self.scheme, self.layout.element
-        parts: Iterable[Quantized] = self._parts(linear, scheme)
-        if self.spec.head is None:
-            parts = list(parts)  # both layouts of one rounding
-        table = columns.add_table(
-            self.writer, "embed.table", vocab, linear.in_features, scheme, parts, element
+        scheme = self.scheme
+        self.writer.add("embed.lead", np.uint8, (columns.LEAD,), [np.zeros(columns.LEAD, np.uint8)])
+        placed = columns.add_columns(
+            self.writer, "embed", self._parts(linear, scheme), self.layout.element
         )
-        lookup = PlacedEmbedding(table.packed, table.scales, None, scheme.bits, scheme.block_size)
-        if self.spec.head is not None:
-            return lookup, None
-        matrix = columns.add_columns(self.writer, "embed", parts, element)
-        return lookup, _quantized(linear, scheme, matrix, None)
+        words = columns.as_words(placed.packed, "embed.table")
+        lookup = PlacedEmbedding(words, placed.scales, None, scheme.bits, scheme.block_size)
+        return lookup, _quantized(linear, scheme, placed, None)
 
     def _linear(self, linear: Linear) -> PlacedLinear:
         bias = None
@@ -274,8 +270,9 @@ def predict_bytes(
             return element * rows * features
         return scheme.weight_bytes(rows, features, scale_bytes=element)
 
-    tables = 2 if spec.head is not None or (scheme is not None and layout.columns) else 1
-    total = tables * weight(vocab, spec.hidden) + norm * spec.hidden
+    tables = 1 if spec.head is None else 2
+    lead = columns.LEAD if scheme is not None and layout.columns else 0
+    total = lead + tables * weight(vocab, spec.hidden) + norm * spec.hidden
     for layer in spec.layers:
         for linear in (layer.qkv, layer.o, layer.gate_up, layer.down):
             total += weight(linear.out_features, linear.in_features)

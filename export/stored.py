@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from specedge.contract import Ids
 from specedge.export.checkpoint import Array
-from specedge.export.columns import read_columns, read_table
+from specedge.export.columns import look_up, read_columns
 from specedge.export.decoder import Linear
 from specedge.export.placement import PlacedLinear, PlacedModel
 from specedge.export.quantize import Bytes, Quantized, Scheme, dequantize
@@ -45,18 +45,17 @@ class StoredWeights:
         table = self._placed.embedding
         assert table.scales is not None, "weights that are not quantised need no reading back"
         features = self._placed.head.in_features
-        words, scales = self._map(table.table)[ids], self._map(table.scales)[ids]
+        scales = self._map(table.scales)
         if self._placed.layout.columns:
-            return dequantize(read_table(words, scales, self._scheme, features))
+            return look_up(self._bytes(table.table), scales, self._scheme, features, ids)
         zero_points = None if table.zero_points is None else self._map(table.zero_points)[ids]
-        packed = words.reshape(len(ids), self._scheme.blocks(features), -1)
-        return self._dequantized(packed, scales, zero_points, features)
+        packed = self._map(table.table)[ids].reshape(len(ids), self._scheme.blocks(features), -1)
+        return self._dequantized(packed, scales[ids], zero_points, features)
 
     def _rows(self, placed: PlacedLinear, rows: slice) -> Array:
         assert placed.scales is not None, "weights that are not quantised need no reading back"
         if self._placed.layout.columns:
-            codes = self._map(placed.weight.seen_as("bytes", np.uint8, (placed.weight.length,)))
-            scales = self._map(placed.scales)
+            codes, scales = self._bytes(placed.weight), self._map(placed.scales)
             return read_columns(codes, scales, self._scheme, placed.in_features, rows)
         zero_points = None
         if placed.zero_points is not None:
@@ -69,6 +68,9 @@ class StoredWeights:
     ) -> Array:
         wide = scales.astype(np.float32)
         return dequantize(Quantized(packed, wide, zero_points, self._scheme, features))
+
+    def _bytes(self, placed: Placed) -> Bytes:
+        return self._map(placed.seen_as(placed.name, np.uint8, (placed.length,)))
 
     def _map(self, placed: Placed) -> npt.NDArray[Any]:
         return np.memmap(

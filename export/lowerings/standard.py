@@ -34,6 +34,7 @@ from specedge.contract import (
     past,
     present,
 )
+from specedge.export.columns import LEAD
 from specedge.export.decoder import DecoderSpec, Layer
 from specedge.export.elements import onnx_type
 from specedge.export.graph import Dim, GraphWriter
@@ -291,33 +292,42 @@ class _Writer:
         return g.op("Add", [product, *bias], f"{at}/bias") if bias else product
 
     def _unpacked(self, table: PlacedEmbedding, scales: Placed, flat: ir.Value) -> ir.Value:
-        """float32 rows [B*S, H] of a table of packed words."""
-        g = self.g
-        words = g.op("Gather", [g.weight(table.table), flat], "embed/words", axis=0)
+        """float32 rows [B*S, H], looked up in the words of a matrix of codes [H', V]."""
+        g, hidden, bits = self.g, self.spec.hidden, table.bits
+        blocks, vocab = scales.shape
+        width, codes_each = blocks * table.block_size, 32 // bits
+        column = g.op("Unsqueeze", [flat, self._shape(1)], "embed/column")
+        first = LEAD * 8 // bits
+        starts = g.constant(first + np.arange(width, dtype=np.int64) * vocab, "embed.starts")
+        at = g.op("Add", [column, starts], "embed/at")  # of a code among the words', [B*S, H']
+        each = self._scalar(codes_each)
+        word_at = g.op("Div", [at, each], "embed/word_at")
+        within = g.op("Sub", [at, g.op("Mul", [word_at, each], "embed/within")], "embed/within")
+        words = g.op("Gather", [g.weight(table.table), word_at], "embed/words", axis=0)
+        # There is no shift that every runtime has. A word's sign is its top bit: with 2^32 added,
+        # division counts from the lowest bit.
         words = g.op("Cast", [words], "embed/words", to=int(INT64))
-        # a word's sign is its top bit: adding 2^32 makes division count from the lowest bit
         words = g.op("Add", [words, self._scalar(1 << 32)], "embed/words")
-        words = g.op("Unsqueeze", [words, self._shape(2)], "embed/words")
-        codes_each = 32 // table.bits
-        steps = np.array([1 << (table.bits * i) for i in range(codes_each)], np.int64)
-        span = self._scalar(1 << table.bits)
-        shifted = g.op("Div", [words, g.constant(steps, "embed.steps")], "embed/shifted")
-        above = g.op("Mul", [g.op("Div", [shifted, span], "embed/above"), span], "embed/above")
-        codes = g.op("Sub", [shifted, above], "embed/codes")
-        codes = g.op("Sub", [codes, self._scalar(1 << (table.bits - 1))], "embed/signed")
+        powers = [1 << (bits * index) for index in range(codes_each)]
+        power = g.constant(np.array(powers, np.int64), "embed.powers")
+        divisor = g.op("Gather", [power, within], "embed/divisor", axis=0)
+        shifted = g.op("Div", [words, divisor], "embed/shifted")
+        # two's complement to a signed number: (x + half) mod 2 half - half
+        half, span = self._scalar(1 << (bits - 1)), self._scalar(1 << bits)
+        raised = g.op("Add", [shifted, half], "embed/raised")
+        above = g.op("Mul", [g.op("Div", [raised, span], "embed/above"), span], "embed/above")
+        codes = g.op("Sub", [g.op("Sub", [raised, above], "embed/low"), half], "embed/codes")
         codes = g.op("Cast", [codes], "embed/codes", to=int(FLOAT))
-        blocks = scales.shape[1]
         codes = g.op("Reshape", [codes, self._shape(-1, blocks, table.block_size)], "embed/blocks")
-        factors = g.op("Gather", [g.weight(scales), flat], "embed/scales", axis=0)
-        factors = self._widened(factors, "embed/scales")
+        factors = g.op("Gather", [g.weight(scales), flat], "embed/scales", axis=1)
+        factors = self._widened(g.op("Transpose", [factors], "embed/scales"), "embed/scales")
         factors = g.op("Unsqueeze", [factors, self._shape(2)], "embed/scales")
         rows = g.op("Mul", [codes, factors], "embed/rows")
-        width = blocks * table.block_size
         rows = g.op("Reshape", [rows, self._shape(-1, width)], "embed/rows")
-        if width != self.spec.hidden:
-            ends = [self._shape(0), self._shape(self.spec.hidden), self._shape(1)]
-            rows = g.op("Slice", [rows, *ends], "embed/unpad")
-        return rows
+        if width == hidden:
+            return rows
+        ends = [self._shape(0), self._shape(hidden), self._shape(1)]
+        return g.op("Slice", [rows, *ends], "embed/unpad")
 
     def _norm(self, hidden: ir.Value, norm: str, at: str) -> ir.Value:
         """RMS norm over the last axis, float32."""
