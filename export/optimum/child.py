@@ -171,7 +171,7 @@ def compare(source: Path, model: Path, tokens: int) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
-    reference = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    reference = AutoModelForCausalLM.from_pretrained(source).float().eval()
     vocab = int(reference.config.vocab_size)
     ids = np.random.default_rng(tokens).integers(0, vocab, tokens)
     with torch.no_grad():
