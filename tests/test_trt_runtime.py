@@ -24,6 +24,7 @@ from specedge.engines import ort, widths
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.trt import building, library, plans, runtime
 from specedge.engines.trt.cudart import Cuda
+from specedge.engines.trt.deserialising import deserialise
 from specedge.engines.trt.memory import RESERVE
 from specedge.engines.trt.plans import Backend
 from specedge.engines.trt.runtime import TrtEngine
@@ -767,6 +768,34 @@ def test_every_call_of_the_library_is_there() -> None:
     assert hasattr(real.ExecutionContextAllocationStrategy, "USER_MANAGED")
     for name in ("EAGER", "NONE"):
         assert hasattr(real.DynamicShapesKernelSpecializationStrategy, name)
+
+
+@pytest.fixture
+def without_gpu() -> None:
+    """Skips where there is one."""
+    with suppress(EngineError):
+        pytest.skip(f"this machine has a GPU: {Cuda().gpu.name}")
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_the_real_library_says_here_why_it_loads_no_plan(bundle: Path, spec: GraphSpec) -> None:
+    backend: Backend = "tensorrt-rtx"
+    loaded = library.load(backend)
+    key = plans.key_for(
+        bundle,
+        spec,
+        backend=backend,
+        version=loaded.version,
+        compute_capability=89,
+        device=None,
+        options=building.build_options(spec),
+    )
+    plan = building.build(bundle, spec, key)
+    with pytest.raises(PlanError, match=r"cannot load the plan here: .*driver.*: rebuild"):
+        deserialise(loaded, plan, spec, "rebuild")
+    with pytest.raises(EngineError, match="no NVIDIA driver was found"):
+        opened(bundle)
 
 
 # --- through the front door ---------------------------------------------------------------------

@@ -104,9 +104,10 @@ def _check_valid(library: Library, runtime: Any, data: bytes, name: str, command
         return
     known = library.module.EngineInvalidityDiagnostics.__members__
     why = [_DIAGNOSTICS.get(key, key) for key, bit in known.items() if int(found) & int(bit)]
-    said = " and ".join(why) or "it gives no reason"
+    if not why:  # loading will say more
+        return
     raise PlanError(
-        f"{name}: {name_of(library)} refuses the plan: {said}; unless that can be "
+        f"{name}: {name_of(library)} refuses the plan: {' and '.join(why)}; unless that can be "
         f"mended, build it again: {command}"
     )
 
