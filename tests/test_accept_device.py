@@ -22,6 +22,7 @@ from specedge.acceptance.device import Question
 from specedge.controller import Controller
 from specedge.engines.base import Scored
 from specedge.engines.fake import FakeEngine, fake_spec
+from specedge.engines.ort import accepting
 from specedge.engines.ort.accepting import Accepting
 from specedge.errors import EngineError, ShapeError
 from specedge.export import acceptance_graph
@@ -63,9 +64,9 @@ class Fixed:
         self.residual = self.bonus = lambda index: then
 
 
-def ask(accepting, logits, question) -> Verdict:
+def ask(graph, logits, question) -> Verdict:
     logits = np.ascontiguousarray(logits, np.float32)
-    return accepting.decider(ort.OrtValue.ortvalue_from_numpy(logits))(question)
+    return graph.decider(ort.OrtValue.ortvalue_from_numpy(logits))(question)
 
 
 def laws(logits, scale):
@@ -121,10 +122,10 @@ def is_right(verdict, logits, question) -> bool:
 @pytest.mark.parametrize("lookup", [True, False])
 def test_verdicts_are_those_of_numpy_and_of_the_definition(graphs, vocab, rounds, lookup):
     rng = np.random.default_rng(vocab)
-    accepting, other, lengths = graphs(vocab), 0, set()
+    graph, other, lengths = graphs(vocab), 0, set()
     for _ in range(rounds):
         logits, question = a_round(rng, vocab, int(rng.integers(0, 6)), lookup=lookup)
-        verdict = ask(accepting, logits, question)
+        verdict = ask(graph, logits, question)
         assert is_right(verdict, logits, question)
         other += verdict != by_numpy(logits, question)
         lengths.add(verdict.n_accepted)
@@ -144,11 +145,11 @@ def planted(question: Question) -> Question:
 @pytest.mark.parametrize(("bias", "rounds"), [(None, 20_000), (planted, 4000)])
 def test_committed_tokens_follow_the_targets_law(graphs, bias, rounds):
     rng = np.random.default_rng(5)
-    vocab, k, scale, accepting = 8, 2, 1.25, graphs(8)
+    vocab, k, scale = 8, 2, 1.25
     logits = rng.standard_normal((k + 1, vocab)).astype(np.float32)
     q = laws((logits[:k] + rng.standard_normal((k, vocab))).astype(np.float32), scale)
     said: list[list[int]] = [[] for _ in range(k + 1)]
-    decide = accepting.decider(ort.OrtValue.ortvalue_from_numpy(logits))
+    decide = graphs(vocab).decider(ort.OrtValue.ortvalue_from_numpy(logits))
     for draws in (RoundDraws(Randomness(3), place) for place in range(rounds)):
         draft = np.array([law.sample(rng.random()) for law in q], np.int64)
         question = Question(scale, draft, q, draws)
@@ -232,6 +233,23 @@ def test_padding_keeps_nothing_of_an_earlier_round(graphs):
         assert ask(graphs(256), padded, question) == by_numpy(logits, question)
 
 
+class Away(accepting._Input):
+    """A buffer whose copy on the device is another memory, as on a GPU."""
+
+    def __init__(self, array, where):
+        super().__init__(array.copy(), where)
+        self.array, self._shared = array, False
+
+
+def test_everything_a_round_needs_is_sent_to_the_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(accepting, "_Input", Away)
+    acceptance_graph.write(tmp_path, 256)
+    there, rng = Accepting.of(tmp_path), np.random.default_rng(4)
+    for turn in range(40):
+        logits, question = a_round(rng, 256, turn % 4, lookup=bool(turn % 3))
+        assert ask(there, logits, question) == by_numpy(logits, question)
+
+
 def test_logits_of_another_shape_are_refused(graphs):
     question = Question(1.0, np.array([1, 2]), None, RoundDraws(Randomness(1), 0))
     for shape in ((2, 256), (3, 255)):
@@ -255,13 +273,13 @@ VOCAB = 64
 class OnDevice(FakeEngine):
     """An engine whose logits stay on a device; `fetched` counts how often they are read."""
 
-    accepting: Accepting
+    graph: Accepting
     fetched = asked = 0
 
     def forward(self, slot, tokens, n_cached, rows):
         scored = super().forward(slot, tokens, n_cached, rows)
         rows = scored.logits.copy()
-        decide = self.accepting.decider(ort.OrtValue.ortvalue_from_numpy(rows))
+        decide = self.graph.decider(ort.OrtValue.ortvalue_from_numpy(rows))
 
         def fetch():
             self.fetched += 1
@@ -285,10 +303,10 @@ def scores(seed):
     return row
 
 
-def run(engine_class, accepting, proposer, **asked):
+def run(engine_class, graph, proposer, **asked):
     spec = fake_spec(VOCAB, context=256)
     target = engine_class(spec, lambda tokens: 0, scores=scores(1))
-    target.accepting = accepting
+    target.graph = graph
     if proposer == "draft":
         drafts = DraftModelProposer(FakeEngine(spec, lambda tokens: 0, scores=scores(2)))
     else:
@@ -375,6 +393,5 @@ def test_tensorrt_parses_and_serialises_the_graph(vocab, capability):
 @pytest.mark.parametrize("lowering", ["ort", "standard"])
 def test_a_bundle_made_for_a_gpu_has_it_and_another_has_not(tiny_exports, lowering):
     bundle = tiny_exports.bundle(tiny_exports.checkpoint("llama"), context=64, lowering=lowering)
-    accepting = Accepting.of(bundle)
-    assert (accepting is not None) == (lowering == "standard")
+    assert (Accepting.of(bundle) is not None) == (lowering == "standard")
     assert (device.MODEL in read_manifest(bundle).files) == (lowering == "standard")
