@@ -110,13 +110,17 @@ def _said(made: Made) -> dict[str, Any]:
 
 
 def _table(made: Sequence[Made]) -> Table:
-    """One row a plan. Activations are those of the widest call; the build may not know them."""
+    """One row a plan.
+
+    KV is that of one sequence, taken whole whatever is cached. Activations are those of the widest
+    call. Host is what this process took at its highest.
+    """
     from rich.table import Table
     from rich.text import Text
 
     from specedge.memory import format_size
 
-    columns = ("", "for", "T", "", "seconds", "plan", "weights", "KV of T", "activations", "host")
+    columns = ("", "for", "context", "", "seconds", "plan", "weights", "KV", "activations", "host")
     table = Table(*columns, box=None, pad_edge=False)
     for each in made:
         key, report = each.plan.record.key, each.plan.record.report

@@ -1,0 +1,235 @@
+"""`specedge build`: what it builds, what it keeps, and what it refuses with a remedy."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import trt_graphs
+import trt_stub
+from commands import Said, runner
+from specedge.bundle import Bundle
+from specedge.engines import cuda
+from specedge.engines.trt import library, plans
+from tiny import edit_manifest, record, write_bundle
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None,
+    reason='tensorrt-rtx is not installed; pip install "specedge[tensorrt-rtx]" runs these builds',
+)
+
+RTX = ("--backend", "tensorrt-rtx", "--compute-capability", "89")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    trt_stub.forget()
+    yield
+    trt_stub.forget()
+
+
+@pytest.fixture
+def said(capfd: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Said]:
+    return runner(capfd, monkeypatch)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Its target is a hand-made graph of lowering `standard`, and so is its draft."""
+    folder = write_bundle(tmp_path / "bundle", draft=True)
+    files = json.loads((folder / "specedge.json").read_text())["files"]
+    graphs = {}
+    for role in ("target", "draft"):
+        model = folder / role / "model.onnx"
+        trt_graphs.write_graph(model)
+        files[f"{role}/model.onnx"] = record(model.read_bytes()).model_dump()
+        spec = trt_graphs.spec(64, role=role, model=f"{role}/model.onnx")
+        graphs[role] = spec.model_dump() | {"weights": f"{role}/weights.bin"}
+    edit_manifest(folder, files=files, **graphs)
+    return folder
+
+
+def test_it_builds_what_is_missing_and_says_what_it_takes(
+    said: Callable[..., Said], bundle: Path
+) -> None:
+    code, out, err = said("build", str(bundle), *RTX, "--compute-capability", "120")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split()[:2] == ["for", "context"]
+    assert [line.split()[:4] for line in lines[1:]] == [
+        [role, f"sm{cc}", "64", "built"] for role in ("target", "draft") for cc in (89, 120)
+    ]
+    assert "9.0 KiB" in lines[1]  # KV: 2 parts, 2 heads, 72 rows, 16 wide, 2 bytes
+    assert err.count("built: there was none") == 4
+    assert err.splitlines()[-1].startswith("next: specedge run ")
+    assert len(list(bundle.glob("plans/sm*/*.plan"))) == 4
+
+
+def test_it_keeps_what_is_current_and_builds_what_is_not(
+    said: Callable[..., Said], bundle: Path
+) -> None:
+    build = ("build", str(bundle), *RTX, "--role", "target")
+    said(*build)
+    (path,) = bundle.glob("plans/sm89/*.plan")
+    first = path.stat().st_mtime_ns
+    assert "kept" in said(*build)[1]
+    assert path.stat().st_mtime_ns == first
+    assert "built: asked for" in said(*build, "--force")[2]
+    assert "now tune_for = 2" in said(*build, "--tune-for", "2")[2]
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged" in said(*build, "--tune-for", "2")[2]
+    assert "kept" in said(*build, "--tune-for", "2")[1]
+
+
+def test_json_is_one_object_with_the_whole_record(said: Callable[..., Said], bundle: Path) -> None:
+    code, out, _ = said("build", str(bundle), *RTX, "--context", "32", "--json")
+    made = json.loads(out)["plans"]
+    assert code == 0
+    assert [(each["key"]["role"], each["key"]["context"]) for each in made] == [
+        ("target", 32),
+        ("draft", 32),
+    ]
+    assert all(
+        each["built"] and Path(each["path"]).stat().st_size == each["bytes"] for each in made
+    )
+    assert made[0]["report"]["profiles"][0]["tuned"] == 5
+
+
+def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle: Path) -> None:
+    edit_manifest(bundle, engines={"tensorrt-rtx": {"tune_for": 3, "device": 0}})
+    _, out, _ = said("build", str(bundle), *RTX, "--role", "draft", "--json")
+    assert json.loads(out)["plans"][0]["key"]["options"]["tune_for"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--backend", "tensorrt-rtx", "--compute-capability", "90"], "compute capability 90; it"),
+        ([*RTX, "--context", "65"], "context 65 is above 64"),
+        ([*RTX, "--tune-for", "9"], "tune_for = 9: expected a whole number from 1 to 8"),
+        (["--backend", "tensorrt-rtx"], "name what to build for, as in --compute-capability 89"),
+        (["--backend", "tensorrt"], 'tensorrt is not installed; pip install "specedge[tensorrt]"'),
+    ],
+)
+def test_what_cannot_be_built_is_one_line_and_nothing_is_written(
+    options: list[str], line: str, said: Callable[..., Said], bundle: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(cuda, "find", lambda ordinal=0: "the NVIDIA driver is not installed here")
+    monkeypatch.setitem(sys.modules, "tensorrt", None)
+    code, out, err = said("build", str(bundle), *options)
+    assert (code, out) == (1, "")
+    assert line in err
+    assert err.count("\n") == 1
+    assert not (bundle / "plans").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"draft": None}, "has no draft to build a plan of"),
+        ({"engines": {"tensorrt-rtx": {"tune_fro": 3}}}, "did you mean tune_for?"),
+        ({"engines": {"tensorrt-rtx": {"optimization_level": 9}}}, "from 0 to 5"),
+    ],
+)
+def test_a_bundle_that_asks_for_the_impossible_is_refused(
+    changes: dict[str, Any], line: str, said: Callable[..., Said], bundle: Path
+) -> None:
+    edit_manifest(bundle, **changes)
+    code, _, err = said("build", str(bundle), *RTX, "--role", "draft")
+    assert code == 1
+    assert line in err
+
+
+def test_a_second_build_that_fails_leaves_the_first_plan(
+    said: Callable[..., Said], bundle: Path
+) -> None:
+    trt_graphs.write_graph(bundle / "draft/model.onnx", "lengths as nonpad_kv_seqlen")
+    files = json.loads((bundle / "specedge.json").read_text())["files"]
+    model = (bundle / "draft/model.onnx").read_bytes()
+    edit_manifest(bundle, files=files | {"draft/model.onnx": record(model).model_dump()})
+    code, _, err = said("build", str(bundle), *RTX)
+    assert code == 1
+    assert "has no mask: its lengths were dropped" in err
+    assert [path.name[:6] for path in bundle.glob("plans/sm89/*.plan")] == ["target"]
+    Bundle.open(bundle)
+
+
+def test_tensorrt_builds_for_the_gpu_at_hand_and_names_it(
+    said: Callable[..., Said], bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trt_stub.install(monkeypatch)
+    code, out, _ = said("build", str(bundle), "--backend", "tensorrt", "--json")
+    assert code == 0
+    for each in json.loads(out)["plans"]:
+        assert each["key"]["device"] == trt_stub.GPU.name
+        assert each["key"]["version"] == trt_stub.VERSION
+        assert "/plans/NVIDIA-Stub-4000/" in each["path"]
+
+
+def test_tensorrt_takes_no_other_capability_than_the_gpus(
+    said: Callable[..., Said], bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trt_stub.install(monkeypatch)
+    code, _, err = said("build", str(bundle), "--backend", "tensorrt", "--compute-capability", "86")
+    assert code == 1
+    assert "leave out --compute-capability" in err
+
+
+def test_tensorrt_without_a_driver_says_what_it_needs(
+    said: Callable[..., Said], bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trt_stub.install(monkeypatch, gpu=False)
+    code, _, err = said("build", str(bundle), "--backend", "tensorrt")
+    assert code == 1
+    assert "CUDA initialization failure with error: 35; it needs the NVIDIA driver" in err
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        (ModuleType("tensorrt"), "is empty, a placeholder of the package index"),
+        (None, "tensorrt is not installed"),
+    ],
+)
+def test_a_placeholder_is_not_the_library(
+    module: ModuleType | None, line: str, said: Callable[..., Said], bundle: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorrt", module)
+    code, _, err = said("build", str(bundle), "--backend", "tensorrt")
+    assert code == 1
+    assert line in err
+
+
+def test_libraries_that_do_not_load_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> None:
+        raise OSError(f"libnvinfer.so.10: cannot open shared object file, for {name}")
+
+    monkeypatch.setattr(library.importlib, "import_module", broken)
+    with pytest.raises(
+        library.EngineError, match=r"does not load: libnvinfer\.so\.10.*for tensorrt"
+    ):
+        library.load("tensorrt")
+
+
+def test_what_was_built_is_found_by_a_run(said: Callable[..., Said], bundle: Path) -> None:
+    said("build", str(bundle), *RTX)
+    spec = Bundle.open(bundle).manifest.target
+    version = library.load("tensorrt-rtx").version
+    wanted = plans.key_for(
+        bundle,
+        spec,
+        backend="tensorrt-rtx",
+        version=version,
+        compute_capability=89,
+        device="whatever GPU",
+        context=40,
+    )
+    assert plans.find(bundle, wanted).record.key.context == 64
