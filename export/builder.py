@@ -6,7 +6,6 @@ memory, disk.
 
 from __future__ import annotations
 
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,7 +27,6 @@ from specedge.contract import (
     PairingProof,
     QualityRecord,
     SpeculationDefaults,
-    TokenizerSpec,
     rope_rows,
 )
 from specedge.errors import ExportError, PairingError
@@ -49,8 +47,8 @@ from specedge.export.progress import Progress, Silent
 from specedge.export.quantize import Scheme
 from specedge.export.sources import open_source
 from specedge.export.stored import StoredWeights
+from specedge.export.tokens import tokenizer_spec, write_text_files
 from specedge.export.weights import WeightWriter
-from specedge.vocabulary import vocabulary_hash
 
 Role = Literal["target", "draft"]
 _BITS = {"int4": 4, "int8": 8}
@@ -103,7 +101,14 @@ def build(
     if config.export.frontend == "optimum":
         from specedge.export.optimum import build as build_with_optimum  # an extra
 
-        return build_with_optimum(config, output, force=force, base=base, progress=progress)
+        return build_with_optimum(
+            config,
+            output,
+            force=force,
+            drop_incompatible_draft=drop_incompatible_draft,
+            base=base,
+            progress=progress,
+        )
     with ExitStack() as stack, staging.staged(output, force=force) as folder:
         target = _open("target", config.target, config, base, progress, stack)
         draft, proof = _open_draft(
@@ -131,14 +136,14 @@ def build(
         made = graphs["target"]
         if made.lowering == "standard" or made.kv_dtype != "float32":  # made for a GPU
             acceptance_graph.write(folder, made.vocab)
-        _write_text_files(target.checkpoint, folder)
+        write_text_files(target.checkpoint, folder)
         manifest = Manifest(
             name=config.name,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             tool={library: version(library) for library in _LIBRARIES},
             target=graphs["target"],
             draft=graphs.get("draft"),
-            tokenizer=_tokenizer_spec(target),
+            tokenizer=tokenizer_spec(target.checkpoint, target.graph.vocab),
             sources={m.role: m.checkpoint.record for m in (target, draft) if m is not None},
             pairing=proof,
             memory=plan,
@@ -373,25 +378,3 @@ def _token_ids(model: _Model, text: str) -> Ids:
 
 def _precision(model: _Model) -> str:
     return model.graph.precision if model.scheme is None else str(model.scheme)
-
-
-def _tokenizer_spec(target: _Model) -> TokenizerSpec:
-    files = target.checkpoint.tokenizer
-    return TokenizerSpec(
-        vocab=target.graph.vocab,
-        vocabulary_hash=vocabulary_hash(files.json),
-        bos_id=files.bos_id,
-        eos_ids=files.eos_ids,
-        pad_id=files.pad_id,
-        adds_bos=files.adds_bos,
-        has_chat_template=files.chat_template is not None,
-    )
-
-
-def _write_text_files(checkpoint: Checkpoint, folder: Path) -> None:
-    files = checkpoint.tokenizer
-    (folder / "tokenizer.json").write_text(files.json, encoding="utf-8")
-    if files.chat_template is not None:
-        (folder / "chat_template.jinja").write_text(files.chat_template, encoding="utf-8")
-    generation = json.dumps(checkpoint.generation, indent=2, ensure_ascii=False)
-    (folder / "generation.json").write_text(generation + "\n", encoding="utf-8")
