@@ -1,6 +1,6 @@
 """The engine that runs plans, over a GPU and a TensorRT that are none but compute real numbers.
 
-`trt_stub` runs the same `standard` graph that a plan is built from, so what is tested is everything
+`trt_machine` runs the same `standard` graph that a plan is built from, so what is tested is everything
 around the kernels: what is bound, copied, captured, waited for, freed and said.
 """
 
@@ -31,7 +31,7 @@ from specedge.engines.trt.runtime import TrtEngine
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, PlanError, ShapeError
 from tiny_exports import TinyExports, read_spec
-from trt_stub import ACTIVATIONS, Kernels, Machine, forget
+from trt_machine import ACTIVATIONS, Kernels, Machine, forget
 
 CONTEXT, MAX_VERIFY = 160, 8
 CLOSE = {"rtol": 0.0, "atol": 2e-4}  # float32, logits of about 1
