@@ -69,6 +69,7 @@ def test_it_builds_what_is_missing_and_says_what_it_takes(
     ]
     assert "9.0 KiB" in lines[1]  # KV: 2 parts, 2 heads, 72 rows, 16 wide, 2 bytes
     assert err.count("built: there was none") == 4
+    assert "every call attends over all 72 rows" in err
     assert err.splitlines()[-1].startswith("next: specedge run ")
     assert len(list(bundle.glob("plans/sm*/*.plan"))) == 4
 
@@ -100,13 +101,14 @@ def test_json_is_one_object_with_the_whole_record(said: Callable[..., Said], bun
     assert all(
         each["built"] and Path(each["path"]).stat().st_size == each["bytes"] for each in made
     )
-    assert made[0]["report"]["profiles"][0]["tuned"] == 5
+    assert [each["report"]["profiles"][0]["tuned"] for each in made] == [5, 1]
 
 
 def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle: Path) -> None:
     edit_manifest(bundle, engines={"tensorrt-rtx": {"tune_for": 3, "device": 0}})
-    _, out, _ = said("build", str(bundle), *RTX, "--role", "draft", "--json")
-    assert json.loads(out)["plans"][0]["key"]["options"]["tune_for"] == 3
+    _, out, _ = said("build", str(bundle), *RTX, "--json")
+    tuned = [each["key"]["options"]["tune_for"] for each in json.loads(out)["plans"]]
+    assert tuned == [3, 1]  # a draft makes its tokens one by one
 
 
 @pytest.mark.parametrize(
@@ -137,15 +139,23 @@ def test_what_cannot_be_built_is_one_line_and_nothing_is_written(
         ({"draft": None}, "has no draft to build a plan of"),
         ({"engines": {"tensorrt-rtx": {"tune_fro": 3}}}, "did you mean tune_for?"),
         ({"engines": {"tensorrt-rtx": {"optimization_level": 9}}}, "from 0 to 5"),
+        ({"engines": {"tensorrt-rtx": {"tune_for": 3.0}}}, "from 1 to 8"),
     ],
 )
 def test_a_bundle_that_asks_for_the_impossible_is_refused(
     changes: dict[str, Any], line: str, said: Callable[..., Said], bundle: Path
 ) -> None:
     edit_manifest(bundle, **changes)
-    code, _, err = said("build", str(bundle), *RTX, "--role", "draft")
+    role = "draft" if "draft" in changes else "target"
+    code, _, err = said("build", str(bundle), *RTX, "--role", role)
     assert code == 1
     assert line in err
+
+
+def test_a_draft_is_not_tuned_for_verification(said: Callable[..., Said], bundle: Path) -> None:
+    code, _, err = said("build", str(bundle), *RTX, "--role", "draft", "--tune-for", "3")
+    assert code == 2
+    assert "--tune-for is of the target" in err
 
 
 def test_a_second_build_that_fails_leaves_the_first_plan(

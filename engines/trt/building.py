@@ -34,8 +34,7 @@ from specedge.engines.trt.plans import BuildReport, Plan, PlanKey, Widths
 from specedge.errors import PlanError
 from specedge.metrics import peak_rss_bytes
 
-TUNED_FOR = 5  # tokens of a verification: K = 4, the default draft length, and one more
-
+_WEIGHTS = re.compile(r"Total Weights Memory: (\d+) bytes")
 _ACTIVATIONS = re.compile(r"Total Activation Memory: (\d+) bytes")
 _NO_MEMORY = re.compile(r"out of memory|outofmemory|insufficient memory|alloc\w* fail", re.I)
 
@@ -61,12 +60,19 @@ class Silent:
 
 
 def build_options(
-    spec: GraphSpec, *, tune_for: int | None = None, given: EngineOptions | None = None
+    spec: GraphSpec,
+    *,
+    draft_length: int = 4,
+    tune_for: int | None = None,
+    given: EngineOptions | None = None,
 ) -> EngineOptions:
     """What a build may be told, with its defaults; part of a plan's key.
 
+    A draft is always tuned for one token: it makes its tokens one by one.
+
     Args:
-        tune_for: S that profile VERIFY is tuned for.
+        draft_length: K of the bundle.
+        tune_for: S that the target's profile VERIFY is tuned for; None: as `given`, else K + 1.
         given: "tune_for", and "optimization_level" (0..5), of [engines.NAME]; other names are for
             the runtime and are left out.
 
@@ -74,9 +80,10 @@ def build_options(
         PlanError: outside its range.
     """
     said = given or {}
-    tuned = tune_for if tune_for is not None else said.get("tune_for")
-    if tuned is None:
-        tuned = min(TUNED_FOR, spec.max_verify)
+    tuned = said.get("tune_for", min(draft_length + 1, spec.max_verify))
+    tuned = tuned if tune_for is None else tune_for
+    if spec.role == "draft":
+        tuned = 1
     level = said.get("optimization_level", 3)
     for name, value, least, most in (
         ("tune_for", tuned, 1, spec.max_verify),
@@ -118,7 +125,7 @@ def build(
     plan = _compiled(parsed, config, bundle / spec.model, report)
     log = libraries.logger(key.backend)
     check_warnings(bundle / spec.model, log.lines)
-    activations = [int(size) for _, text in log.lines for size in _ACTIVATIONS.findall(text)]
+    activations, weights = _logged(log, _ACTIVATIONS), _logged(log, _WEIGHTS)
     if len(activations) == len(profiles):  # logged once for each, in their order
         profiles = [
             widths.model_copy(update={"device_bytes": size})
@@ -131,6 +138,7 @@ def build(
         weight_bytes=spec.weight_bytes,
         kv_bytes=spec.kv_bytes(key.rows),
         device_bytes=max((widths.device_bytes or 0 for widths in profiles), default=0) or None,
+        device_weight_bytes=weights[-1] if weights else None,
         peak_host_bytes=peak_rss_bytes() or None,
         layers=parsed.network.num_layers,
         profiles=profiles,
@@ -138,6 +146,11 @@ def build(
     )
     report.stage(f"{key.role}: writing {len(plan) / 1e6:.0f} MB")
     return plans.store(bundle, key, plan, made)
+
+
+def _logged(log: Any, size: re.Pattern[str]) -> list[int]:
+    """Sizes that a build says only in its log."""
+    return [int(found) for _, text in log.lines for found in size.findall(text)]
 
 
 def check_buildable(bundle: Path, spec: GraphSpec, key: PlanKey) -> None:

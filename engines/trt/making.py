@@ -127,7 +127,12 @@ def _key(
     rows = spec.context if context is None else context
     if spec.role == "draft" and context is not None:
         rows = min(context, spec.context)
-    options = build_options(spec, tune_for=tune_for, given=bundle.manifest.engines.get(backend))
+    options = build_options(
+        spec,
+        draft_length=bundle.manifest.speculation.draft_length,
+        tune_for=tune_for,
+        given=bundle.manifest.engines.get(backend),
+    )
     capability, name = device
     key = plans.key_for(
         bundle.path,

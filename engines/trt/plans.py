@@ -101,6 +101,7 @@ class BuildReport(_Model):
     weight_bytes: int  # of the graph's weights file
     kv_bytes: int  # of one sequence: T rows whatever is cached, and attention reads all of them
     device_bytes: int | None  # activations, the larger of both profiles
+    device_weight_bytes: int | None = None  # weights as the plan holds them; kernels are the rest
     peak_host_bytes: int | None  # resident set of the building process
     layers: int  # of the parsed network
     profiles: list[Widths]

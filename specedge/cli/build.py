@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     "--tune-for",
     type=click.IntRange(1),
     metavar="N",
-    help="Tokens of a verification that kernels are chosen for, K + 1. [default: 5]",
+    help="Tokens of a verification that the target's kernels are chosen for. [default: the "
+    "bundle's draft length and one]",
 )
 @click.option(
     "--role",
@@ -70,6 +71,10 @@ def command(
     user's cache where that cannot be written; a run with --engine tensorrt or tensorrt-rtx finds
     them. Kernels of tensorrt-rtx are finished on the GPU when a plan is first loaded.
     """
+    if role == "draft" and tune_for is not None:
+        raise click.UsageError(
+            "--tune-for is of the target; a draft is tuned for one token at a time"
+        )
     from specedge.bundle import Bundle
     from specedge.cli._progress import reporting
     from specedge.engines.trt.making import make
@@ -91,6 +96,12 @@ def command(
         click.echo(f"{name}: {'kept' if each.why is None else f'built: {each.why}'}", err=True)
         for note in each.plan.record.report.notes:
             click.echo(f"note: {name}: {note}", err=True)
+    rows = max(each.plan.record.key.rows for each in made)
+    click.echo(
+        f"note: every call attends over all {rows} rows of its KV, whatever is cached; a smaller "
+        "--context makes calls and KV smaller",
+        err=True,
+    )
     if as_json:
         click.echo(json.dumps({"plans": [_said(each) for each in made]}))
         return
@@ -131,7 +142,7 @@ def _table(made: Sequence[Made]) -> Table:
             "kept" if each.why is None else "built",
             f"{report.seconds:.1f}",
             format_size(report.plan_bytes),
-            format_size(report.weight_bytes),
+            format_size(report.device_weight_bytes or report.weight_bytes),
             format_size(report.kv_bytes),
             "unknown" if report.device_bytes is None else format_size(report.device_bytes),
             "unknown" if report.peak_host_bytes is None else format_size(report.peak_host_bytes),
