@@ -26,7 +26,7 @@ from specedge.errors import (
     SpecedgeError,
     UnsupportedError,
 )
-from specedge.export import optimum
+from specedge.export import builder, optimum
 from specedge.export.checkpoint import Checkpoint, read
 from specedge.export.optimum import child, folders, tracing
 from specedge.export.optimum.sizes import sizes_of
@@ -152,7 +152,7 @@ def test_a_draft_of_another_tokenizer_is_refused_or_dropped(
     with pytest.raises(PairingError, match="vocabulary differs"):
         optimum.build(config(llama, other), tmp_path / "out")
     assert traced == []
-    made = optimum.build(config(llama, other), tmp_path / "out", drop_incompatible_draft=True)
+    made = builder.build(config(llama, other), tmp_path / "out", drop_incompatible_draft=True)
     assert Bundle.open(made).manifest.draft is None
 
 
