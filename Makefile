@@ -72,8 +72,7 @@ verify-full: $(DEVELOPS)
 
 # ONNXRUNTIME_GPU=wheel or its folder: in pieces beside the kit
 gpu-bundle: $(RUNS)
-	$(BIN)/python bench/gpu_kit.py build/gpu-kit \
-		$(if $(ONNXRUNTIME_GPU),--with-onnxruntime-gpu $(ONNXRUNTIME_GPU))
+	$(BIN)/python bench/gpu_kit.py build/gpu-kit $(addprefix --with-onnxruntime-gpu ,$(ONNXRUNTIME_GPU))
 
 clean:
 	rm -rf build dist bundles .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

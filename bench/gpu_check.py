@@ -8,7 +8,8 @@
 First it says what the box has. A runtime that is missing is skipped with its reason. Every stage is
 a process of its own with a budget: one that hangs or crashes is reported, what it had measured is
 kept, and the rest goes on. `--provider cpu` runs the same stages with engine "cpu" in the place of
-the GPU's, so that the script is known to work; its figures say nothing of a GPU.
+the GPU's, so that the script is known to work; its figures say nothing of a GPU. Bundles that lie
+in `--work` from an earlier run are taken as they are.
 
 stages    box, export, large export, reference, build, logits, greedy, accept, curves, speed,
           large curves, torch
@@ -42,7 +43,7 @@ from gpu.running import Emit, Json, Running, Stage, child, save
 
 HERE = Path(__file__).resolve().parent
 SCHEMA = 1
-MINUTES = 7.7  # of all stages together
+MINUTES = {"gpu": 7.7, "cpu": 25.0}  # of all stages together
 
 KINDS: dict[str, Callable[[Json, Emit], None]] = {
     "box": box.box,
@@ -135,10 +136,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--provider", choices=("gpu", "cpu"), default="gpu", help="what is checked")
     parser.add_argument("--quick", action="store_true", help="small contexts, few repeats")
     parser.add_argument(
-        "--source", type=Path, default=HERE / "model.gguf.gz", help="GGUF file, or one in a .gz"
+        "--source",
+        type=Path,
+        default=HERE / "model.gguf.gz",
+        help="GGUF file, one in a .gz, or a checkpoint's folder",
     )
     parser.add_argument("--only", nargs="+", choices=sorted({*KINDS} - {"box"}), default=[])
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for everything")
+    parser.add_argument("--minutes", type=float, help=f"for everything [default: {MINUTES}]")
     parser.add_argument("--work", type=Path, help="keep bundles there, and take those that are")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there")
     parser.add_argument("--show", type=Path, metavar="JSON", help="print such a file and stop")
@@ -152,6 +156,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if given.show is None and not given.source.exists():
         parser.error(f"--source: no file {given.source}; make a kit, or name a GGUF file")
+    if given.minutes is None:
+        given.minutes = MINUTES[given.provider]
     if given.minutes <= 0:
         parser.error("--minutes must be above 0")
     return given

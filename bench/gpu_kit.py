@@ -2,9 +2,8 @@
 
     python bench/gpu_kit.py build/gpu-kit
     python bench/gpu_kit.py build/gpu-kit --with-onnxruntime-gpu onnxruntime_gpu-1.31.1-….whl
-    python gpu_kit.py join PIECES FOLDER          # on the box: standard library only
 
-OUT/            README.md, gpu_check.py, gpu/, gpu_kit.py, kit.json (bytes and sha256 of every file)
+OUT/            README.md, gpu_check.py, gpu/, kit.json (bytes and sha256 of every file)
     wheels/     specedge and what such a box lacks; it is taken to have torch, numpy, onnx,
                 onnxruntime and safetensors
     prompts/    what is decoded
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import hashlib
 import json
 import os
 import shutil
@@ -27,15 +25,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+
+from gpu.pieces import CHUNK, KitError, replace, sha256, split
 
 HERE = Path(__file__).resolve().parent
 MB = 1_000_000
 LIMIT_MB = 64
 PIECE_MB = 59
-CHUNK = 1 << 20
 CONFIG = "smollm2"  # names the source and its sha256
 LAYERS = 16
 PROMPTS = ("edit_60_lines.md", "chat.md")
@@ -65,7 +63,7 @@ TensorRT and TensorRT-RTX nothing of specedge runs on its GPU, and the check say
 
 ONNX Runtime for GPUs can travel in pieces ({pieces}). It must be the only ONNX Runtime:
 
-    python3 gpu_kit.py join pieces wheels-gpu
+    python3 -m gpu.pieces pieces wheels-gpu
     python3 -m pip uninstall --yes onnxruntime
     python3 -m pip install --no-index --no-deps --upgrade --target site wheels-gpu/*.whl
 
@@ -73,18 +71,6 @@ ONNX Runtime for GPUs can travel in pieces ({pieces}). It must be the only ONNX 
 the source, and its embedding table in {embedding}. Its text means nothing: it is there so that real
 weights go through every kernel.
 """
-
-
-class KitError(Exception):
-    """One line: where, expected, found, remedy."""
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def weigh(folder: Path) -> dict[str, int]:
@@ -103,74 +89,6 @@ def check_weight(sizes: dict[str, int], limit: int) -> int:
             f"{largest / MB:.1f} of it; use fewer --layers"
         )
     return total
-
-
-def _replace(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write to a temporary file beside `path`, then rename."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        write(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def split(wheel: Path, folder: Path, piece_bytes: int) -> list[Path]:
-    """Cut a file into pieces of at most `piece_bytes` and write pieces.json beside them.
-
-    Returns:
-        The pieces, in order.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    names = []
-    with wheel.open("rb") as file:
-        while data := file.read(piece_bytes):
-            name = f"{wheel.name}.{len(names):03d}"
-            _replace(folder / name, lambda path, data=data: path.write_bytes(data))
-            names.append(name)
-    record = {
-        "name": wheel.name,
-        "bytes": wheel.stat().st_size,
-        "sha256": sha256(wheel),
-        "pieces": [{"name": name, "sha256": sha256(folder / name)} for name in names],
-    }
-    text = json.dumps(record, indent=1)
-    _replace(folder / "pieces.json", lambda path: path.write_text(text, encoding="utf-8"))
-    return [folder / name for name in names]
-
-
-def join(folder: Path, output: Path) -> Path:
-    """Put the pieces of `folder` together in the folder `output`.
-
-    Raises:
-        KitError: pieces.json is missing, or a piece is missing or was altered.
-    """
-    try:
-        record = json.loads((folder / "pieces.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise KitError(
-            f"{folder}: expected pieces.json, found {error}; copy it here together with the pieces"
-        ) from error
-    for piece in record["pieces"]:
-        path = folder / piece["name"]
-        found = sha256(path) if path.exists() else "nothing"
-        if found != piece["sha256"]:
-            raise KitError(
-                f"{path}: expected sha256 {piece['sha256'][:12]}…, found {found[:12]}; copy the "
-                "piece again"
-            )
-    output.mkdir(parents=True, exist_ok=True)
-    target = output / str(record["name"])
-
-    def write(path: Path) -> None:
-        with path.open("wb") as joined:
-            for piece in record["pieces"]:
-                joined.write((folder / piece["name"]).read_bytes())
-        if sha256(path) != record["sha256"]:
-            raise KitError(f"{target.name}: the pieces are in the wrong order; split it again")
-
-    _replace(target, write)
-    return target
 
 
 def truncate(source: Path, output: Path, layers: int, embedding: str = "keep") -> None:
@@ -212,7 +130,7 @@ def truncate(source: Path, output: Path, layers: int, embedding: str = "keep") -
         writer.write_tensors_to_file()
         writer.close()
 
-    _replace(output, write)
+    replace(output, write)
 
 
 def compress(path: Path) -> Path:
@@ -292,8 +210,7 @@ def make(given: argparse.Namespace) -> Iterator[str]:
     staging = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         staging.mkdir(parents=True)
-        for name in ("gpu_check.py", "gpu_kit.py"):
-            shutil.copy(HERE / name, staging)
+        shutil.copy(HERE / "gpu_check.py", staging)
         shutil.copytree(HERE / "gpu", staging / "gpu", ignore=COMPILED)
         (staging / "prompts").mkdir()
         for name in PROMPTS:
@@ -326,7 +243,7 @@ def make(given: argparse.Namespace) -> Iterator[str]:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     archive = output.with_name(output.name + ".tar")
-    _replace(archive, lambda path: _tar(output, path))
+    replace(archive, lambda path: _tar(output, path))
     for name, size in sizes.items():
         yield f"{size / MB:8.2f} MB  {name}"
     yield f"{total / MB:8.2f} MB  {output}, and {archive.stat().st_size / MB:.2f} MB as {archive}"
@@ -370,15 +287,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
     try:
-        if argv[:1] == ["join"]:
-            if len(argv) != 3:
-                raise KitError("join: expected PIECES FOLDER, as in: join pieces wheels-gpu")
-            print(join(Path(argv[1]), Path(argv[2])))
-        else:
-            for line in make(parse(argv)):
-                print(line)
+        for line in make(parse(argv)):
+            print(line)
     except KitError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def export_case(case: Case, source: Path, work: Path, context: int) -> tuple[flo
 def build_plans(request: Json, emit: Emit) -> None:
     """`specedge build` for every case of lowering standard."""
     code = "from specedge.cli import main; main()"
-    for case in cases(request):
+    for case in cases(request, emit):
         began = time.perf_counter()
         command = [sys.executable, "-c", code, "build", folder(request, case)]
         done = subprocess.run(
@@ -129,44 +129,64 @@ def build_plans(request: Json, emit: Emit) -> None:
             emit(case=case.name, status="measured", figures=figures)
 
 
-def cases(request: Json) -> Iterator[Case]:
-    """Those whose bundle is there."""
+def cases(request: Json, emit: Emit) -> Iterator[Case]:
+    """Those of the stage; one whose bundle is not there is a record and no more."""
     for said in request["cases"]:
         case = Case(**said)
         if Path(folder(request, case), "specedge.json").exists():
             yield case
+        else:
+            emit(case=case.name, status="skipped", reason="it was not exported")
 
 
 def folder(request: Json, case: Case) -> str:
     return str(Path(request["work"]) / case.name)
 
 
-@contextmanager
 def opened(
     request: Json, case: Case, emit: Emit, options: dict[str, Any] | None = None
-) -> Iterator[Any]:
-    """The engine of the stage; None, and a record, where it does not open the bundle.
-
-    Args:
-        options: of the runtime, in its own words.
-    """
+) -> AbstractContextManager[Any]:
+    """The stage's engine on a case, as `_recorded`; `options` in the runtime's own words."""
     from specedge.bundle import Bundle
     from specedge.engines import registry
+
+    def make() -> Any:
+        bundle = Bundle.open(folder(request, case), verify=False)
+        spec = bundle.manifest.target
+        return registry.create(request["engine"], bundle.path, spec, options=options)
+
+    return _recorded(case, emit, make)
+
+
+def desk(request: Json, case: Case, emit: Emit) -> AbstractContextManager[Any]:
+    """A `specedge.desk.Desk` of the stage's engine, as `_recorded`."""
+    from specedge.desk import Desk
+
+    return _recorded(
+        case, emit, lambda: Desk(folder(request, case), engine=request["engine"], verify=False)
+    )
+
+
+@contextmanager
+def _recorded(case: Case, emit: Emit, make: Callable[[], Any]) -> Iterator[Any]:
+    """What `make` opens; None, and a record that it was refused, where it does not open.
+
+    A SpecedgeError of the block is a record that the case failed, and ends the block.
+    """
     from specedge.errors import SpecedgeError
 
-    bundle = Bundle.open(folder(request, case), verify=False)
     try:
-        engine = registry.create(
-            request["engine"], bundle.path, bundle.manifest.target, options=options
-        )
+        made = make()
     except (SpecedgeError, MemoryError) as error:
         emit(case=case.name, status="refused", reason=line(error))
         yield None
         return
     try:
-        yield engine
+        yield made
+    except SpecedgeError as error:
+        emit(case=case.name, status="failed", reason=line(error))
     finally:
-        engine.close()
+        made.close()
 
 
 def prompts(request: Json) -> dict[str, str]:

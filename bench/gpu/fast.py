@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from gpu import shape
 from gpu.box import device_mb
-from gpu.cases import cases, folder, opened, prompts
-from gpu.running import Emit, Json, line
+from gpu.cases import cases, desk, opened, prompts
+from gpu.running import Emit, Json
 
 
 def curves(request: Json, emit: Emit) -> None:
     """T(N): milliseconds of a call of N = 1..16 after several pasts; medians, 10 to 90 %."""
     from specedge.probe.measuring import measure
 
-    for case in cases(request):
+    for case in cases(request, emit):
         with opened(request, case, emit) as engine:
             if engine is None:
                 continue
@@ -32,44 +33,48 @@ def curves(request: Json, emit: Emit) -> None:
 def speed(request: Json, emit: Emit) -> None:
     """Plain, lookup and draft in turn: ratios of neighbours, and what a round costs beside its
     engine calls."""
-    from specedge.desk import PLAIN, Desk, Way
-    from specedge.errors import SpecedgeError
+    for case in cases(request, emit):
+        with desk(request, case, emit) as opened_desk:
+            if opened_desk is None:
+                continue
+            runs = _in_turn(opened_desk, request)
+            plain = [run.tokens_per_second for run in next(iter(runs.values()))]
+            for name, metrics in runs.items():
+                emit(case=case.name, status="measured", figures=_speeds(name, metrics, plain))
+
+
+def _in_turn(opened_desk: Any, request: Json) -> dict[str, list[Any]]:
+    """Metrics of every way, plain first, from empty KV each time."""
+    from specedge.desk import PLAIN, Way
 
     options = {"temperature": 0.0, "max_tokens": request["tokens"], "ignore_eos": True}
-    for case in cases(request):
-        try:
-            desk = Desk(folder(request, case), engine=request["engine"], verify=False)
-        except SpecedgeError as error:
-            emit(case=case.name, status="refused", reason=line(error))
-            continue
-        with desk:
-            ways = [
-                PLAIN,
-                *(Way("on", (name,), k) for name in desk.proposers for k in request["ks"]),
-            ]
-            runs: dict[str, list[Any]] = {way.name: [] for way in ways}
-            prompt = prompts(request)["code edit"]
-            for repeat in range(request["repeats"] + 1):
-                for way in ways:
-                    desk.forget()
-                    result = desk.ask(way, prompt, **options)
-                    if repeat:  # the first makes bindings and graphs
-                        runs[way.name].append(result.metrics)
-        plain = [run.tokens_per_second for run in runs[PLAIN.name]]
-        for name, metrics in runs.items():
-            ratios = [m.tokens_per_second / p for m, p in zip(metrics, plain, strict=True)]
-            outside = [1e3 * _outside_ms(m) / m.rounds for m in metrics]
-            figures = {
-                "way": name,
-                "tokens_per_second": statistics.median(m.tokens_per_second for m in metrics),
-                "ratio": statistics.median(ratios),
-                "ratio_low": min(ratios),
-                "ratio_high": max(ratios),
-                "acceptance_length": metrics[0].acceptance_length,
-                "outside_us": statistics.median(outside),
-                "runs": len(metrics),
-            }
-            emit(case=case.name, status="measured", figures=figures)
+    names = opened_desk.proposers
+    ways = [PLAIN, *(Way("on", (name,), k) for name in names for k in request["ks"])]
+    runs: dict[str, list[Any]] = {way.name: [] for way in ways}
+    prompt = prompts(request)["code edit"]
+    for repeat in range(request["repeats"] + 1):
+        for way in ways:
+            opened_desk.forget()
+            result = opened_desk.ask(way, prompt, **options)
+            if repeat:  # the first makes bindings and graphs
+                runs[way.name].append(result.metrics)
+    return runs
+
+
+def _speeds(name: str, metrics: Sequence[Any], plain: Sequence[float]) -> Json:
+    """Of one way; ratios are to the plain run of the same turn."""
+    ratios = [m.tokens_per_second / p for m, p in zip(metrics, plain, strict=True)]
+    outside_us = [1e3 * _outside_ms(m) / m.rounds for m in metrics]
+    return {
+        "way": name,
+        "tokens_per_second": statistics.median(m.tokens_per_second for m in metrics),
+        "ratio": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+        "acceptance_length": metrics[0].acceptance_length,
+        "outside_us": statistics.median(outside_us),
+        "runs": len(metrics),
+    }
 
 
 def _outside_ms(m: Any) -> float:

@@ -12,6 +12,7 @@ from gpu.running import Json, Stage
 from gpu.shape import SHAPE, SMALL
 
 LARGE = "large export"
+ON_CPU_SLACK = 4  # a box without a GPU may have two cores and other work
 SIZES: Json = {
     "context": 4096,
     "prompts": 2,
@@ -68,10 +69,9 @@ class Planner:
         self._asked, self._found = asked, found
         self._on_gpu = asked.provider == "gpu"
         self._cases = ON_GPU if self._on_gpu else ON_CPU
-        self._engines = ENGINES if self._on_gpu else ("cpu",)
-        self._reasons = {engine: why_not(engine, found) for engine in self._engines}
-        able = None in self._reasons.values()
-        self._nobody = None if able else "no engine of specedge can run here"
+        reasons = {e: why_not(e, found) for e in (ENGINES if self._on_gpu else ("cpu",))}
+        self._missing = {engine: why for engine, why in reasons.items() if why is not None}
+        self._engines = [engine for engine in reasons if engine not in self._missing]
         self._shape = SMALL if asked.quick else SHAPE
         self._common: Json = {"work": asked.work, "provider": asked.provider, "plant": asked.plant}
         self._common |= QUICK if asked.quick else SIZES
@@ -82,26 +82,38 @@ class Planner:
         ]
 
     def stages(self) -> list[Stage]:
-        listed = [*self._bundles()]
-        if self._on_gpu:
-            listed += self._each("build", "build", 90, self._cases, PLANNED)
-        listed += self._each("logits", "logits", 60, self._cases)
-        listed += self._each("greedy", "greedy", 60, self._cases)
-        listed += self._each(
-            "accept", "accept", 30, (), [e for e in self._engines if e in PROVIDERS]
-        )
+        """All of them; what an engine lacks is said once."""
+        listed = [
+            Stage(f"engine {engine}", "engine", 0, skip=why)
+            for engine, why in self._missing.items()
+        ]
+        if self._engines:
+            listed += self._of_engines()
+        listed.append(Stage("torch", "torch", 40, self._request(None, ()), self._no_torch))
+        if not self._on_gpu:
+            listed = [replace(stage, budget_s=stage.budget_s * ON_CPU_SLACK) for stage in listed]
+        if not self._asked.only:
+            return listed
+        kept = {"engine", "export", "reference", "build", *self._asked.only}
+        listed = [stage for stage in listed if stage.kind in kept]
+        timed = any(stage.kind in ("curves", "speed") for stage in listed)
+        return [stage for stage in listed if timed or not stage.name.startswith("large")]
+
+    def _of_engines(self) -> list[Stage]:
+        deciding = [engine for engine in self._engines if engine in PROVIDERS]
+        planned = [engine for engine in self._engines if engine in PLANNED]
+        listed = [
+            *self._bundles(),
+            *self._each("build", "build", 120, self._cases, planned),
+            *self._each("logits", "logits", 60, self._cases),
+            *self._each("greedy", "greedy", 60, self._cases),
+            *self._each("accept", "accept", 30, (), deciding),
+        ]
         # from here on nothing runs beside what is timed
         for kind, budget in (("curves", 50), ("speed", 60)):
             listed += self._each(kind, kind, budget, self._cases, needs=LARGE)
-        if self._on_gpu:
-            listed += self._each("large build", "build", 120, self._large, PLANNED, needs=LARGE)
-        listed += self._each("large curves", "curves", 60, self._large, needs=LARGE)
-        listed.append(Stage("torch", "torch", 40, self._request(None, ()), self._no_torch))
-        kept = {"export", "reference", "build", *self._asked.only}
-        if self._asked.only:
-            listed = [stage for stage in listed if stage.kind in kept]
-        timed = any(stage.kind in ("curves", "speed") for stage in listed)
-        return [stage for stage in listed if timed or not stage.name.startswith("large")]
+        listed += self._each("large build", "build", 120, self._large, planned, needs=LARGE)
+        return listed + self._each("large curves", "curves", 60, self._large, needs=LARGE)
 
     def _bundles(self) -> list[Stage]:
         source, work = self._asked.source, self._asked.work
@@ -109,9 +121,9 @@ class Planner:
         every = list({case.name: case for case in (*REFERENCES, *self._cases)}.values())
         real = self._request(None, every) | {"source": source}
         return [
-            Stage(LARGE, "export", 200, drawn, self._nobody, beside=True),
-            Stage("export", "export", 120, real, self._nobody),
-            Stage("reference", "reference", 40, self._request(None, REFERENCES), self._nobody),
+            Stage(LARGE, "export", 200, drawn, beside=True),
+            Stage("export", "export", 120, real),
+            Stage("reference", "reference", 40, self._request(None, REFERENCES)),
         ]
 
     def _each(
@@ -120,19 +132,18 @@ class Planner:
         kind: str,
         budget_s: float,
         cases: Sequence[Case],
-        engines: Sequence[str] = (),
+        engines: Sequence[str] | None = None,
         needs: str | None = None,
     ) -> list[Stage]:
         """A stage for each engine, with the cases it can run."""
         listed = []
-        for engine in engines or self._engines:
+        for engine in self._engines if engines is None else engines:
             both = engine in ("cpu", "cuda")  # of lowerings
             chosen = [case for case in cases if both or case.lowering == "standard"]
             if kind in ("greedy", "curves", "speed"):
                 chosen = [case for case in chosen if case.timed]
             request = self._request(engine, chosen)
-            skip = self._reasons[engine]
-            listed.append(Stage(f"{name} {engine}", kind, budget_s, request, skip, needs=needs))
+            listed.append(Stage(f"{name} {engine}", kind, budget_s, request, needs=needs))
         return listed
 
     def _request(self, engine: str | None, cases: Sequence[Case]) -> Json:

@@ -9,6 +9,11 @@ from typing import Any
 from gpu.running import Json
 
 COLUMNS = (1, 2, 4, 5, 8, 16)  # N of a table; the JSON has all
+VERDICTS = {
+    0: "every correctness part that ran has passed",
+    1: "NOT RIGHT: a correctness part failed, or did not come to its end",
+    3: "NOTHING COULD BE RUN: no part of specedge was checked or timed on this box",
+}
 CHECKED = ("logits", "greedy", "accept")  # stages that a correctness part is in
 
 
@@ -70,14 +75,11 @@ def render(result: Json) -> str:
     speeds = [_speed_row(r) for r in records if "way" in r["figures"]]
     if speeds:
         parts.append("\nplain and speculative in turn\n" + _table(speeds))
-    said = ("every correctness part that ran has passed", "NOT RIGHT", "", "NOTHING COULD BE RUN")
-    parts.append(f"\n{said[verdict(result)]}")
+    parts.append(f"\n{VERDICTS[verdict(result)]}")
+    if any(record["kind"] == "torch" for record in records):
+        parts.append("what torch took is a baseline; nothing of specedge is in it")
     if result["provider"] == "cpu":
         parts.append("on the CPU: these figures say nothing of a GPU")
-    elif verdict(result) == 3:
-        parts.append(
-            "nothing of specedge could be timed on this GPU; what torch took is a baseline"
-        )
     return "\n".join(parts)
 
 
@@ -98,7 +100,8 @@ def _right_row(record: Json) -> Json:
     figures = record["figures"]
     said = record["reason"]
     if "error" in figures:
-        said = f"error {figures['error']:.2g} of {figures['bound']:.2g} {said}"
+        error = "of no number" if figures["error"] is None else f"{figures['error']:.2g}"
+        said = f"error {error}, bound {figures['bound']:.2g} {said}"
     elif "rounds" in figures:
         said = f"{figures['other_verdicts']} of {figures['rounds']} other; microseconds a round: "
         said += (
