@@ -25,10 +25,15 @@ def replace_file(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written. The old file is still there, and nothing beside it.
     """
+    replace_bytes(path, text.encode("utf-8"))
+
+
+def replace_bytes(path: Path, data: bytes | memoryview) -> None:
+    """As `replace_file`."""
     # Two threads may write at once; and a collector of metrics reads whatever ends in ".prom".
     scratch = path.with_name(f".{path.name[:200]}.{os.getpid()}.{threading.get_ident()}")
     try:
-        scratch.write_text(text, encoding="utf-8", newline="\n")
+        scratch.write_bytes(data)
         scratch.replace(path)
     except BaseException:  # Ctrl-C too leaves nothing behind
         with suppress(OSError):

@@ -1,6 +1,6 @@
 """The engine that runs plans, over a GPU and a TensorRT that are none but compute real numbers.
 
-`trt_machine` runs the same `standard` graph that a plan is built from, so what is tested is everything
+`trt_machine` runs the same `standard` graph that a plan is built from, so what is tested is all
 around the kernels: what is bound, copied, captured, waited for, freed and said.
 """
 
@@ -283,6 +283,29 @@ def test_says_that_padding_has_no_room_where_the_plan_has_no_spare_rows(
 def test_kernels_do_not_change_between_calls(engine: TrtEngine, machine: Machine) -> None:
     """By default TensorRT-RTX compiles better ones in the background."""
     assert machine.trt.kernels == [Kernels.EAGER, Kernels.NONE]
+
+
+def test_kernels_are_compiled_once_for_a_gpu(
+    machine: Machine, bundle: Path, spec: GraphSpec
+) -> None:
+    path = machine.plan(bundle, spec).path.with_suffix(".kernels")
+    opened(bundle).close()
+    compiled = machine.trt.compilations
+    assert compiled >= MAX_VERIFY  # one a width
+    first = path.read_bytes()
+    opened(bundle).close()
+    assert machine.trt.compilations == compiled
+    assert path.read_bytes() == first
+    for refused in (b"damaged", first.replace(b"Stub", b"Blub")):
+        path.write_bytes(refused)
+        machine.trt.compilations = 0
+        opened(bundle).close()
+        assert machine.trt.compilations == compiled
+        assert path.read_bytes() == first
+    path.unlink()
+    path.mkdir()  # cannot be written: no error
+    opened(bundle).close()
+    assert not machine.cuda.leaks
 
 
 # --- graphs, copies, threads --------------------------------------------------------------------
@@ -757,13 +780,14 @@ def test_every_cuda_call_is_spelled_as_the_bindings_spell_it() -> None:
 def test_every_call_of_the_library_is_there() -> None:
     real = pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx is not installed")
     folder = Path(runtime.__file__).parent
-    texts = "".join(
-        (folder / f"{name}.py").read_text() for name in ("contexts", "deserialising", "execution")
-    )
+    files = ("contexts", "deserialising", "execution", "kernels")
+    texts = "".join((folder / f"{name}.py").read_text() for name in files)
     known = {*dir(real.Runtime), *dir(real.ICudaEngine), *dir(real.IExecutionContext)}
-    known |= {*dir(real.IRuntimeConfig), *dir(real)}
-    names = set(re.findall(r"\b(?:inner|engine|runtime|config|module)\.([A-Za-z]\w+)", texts))
-    assert {"execute_async_v3", "set_device_memory", "deserialize_cuda_engine"} <= names
+    known |= {*dir(real.IRuntimeConfig), *dir(real.IRuntimeCache), *dir(real)}
+    objects = "inner|engine|runtime|config|module|_cache"
+    names = set(re.findall(rf"(?:\b|_)(?:{objects})\.([A-Za-z]\w+)", texts))
+    some = {"execute_async_v3", "set_device_memory", "deserialize_cuda_engine", "serialize"}
+    assert some <= names
     assert names - known == set()
     assert hasattr(real.ExecutionContextAllocationStrategy, "USER_MANAGED")
     for name in ("EAGER", "NONE"):

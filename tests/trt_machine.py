@@ -54,10 +54,46 @@ class ILogger:
     def log(self, severity: int, message: str) -> None: ...
 
 
+class RuntimeCache:
+    """Holds, in bytes, how many kernels were compiled; knows those of its own GPU only."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.compiled: list[tuple[int, ...]] = []
+
+    def deserialize(self, data: bytes) -> bool:
+        try:
+            said = json.loads(data)
+        except ValueError:
+            return False
+        if said["gpu"] != self.module.cuda.name.decode():
+            return False
+        self.compiled = [tuple(each) for each in said["compiled"]]
+        return True
+
+    def serialize(self) -> bytes:
+        said = {"gpu": self.module.cuda.name.decode(), "compiled": self.compiled}
+        return json.dumps(said).encode()
+
+    def take(self, kernel: tuple[int, ...]) -> None:
+        if kernel not in self.compiled:
+            self.compiled.append(kernel)
+            self.module.compilations += 1
+
+
 class RuntimeConfig:
-    def __init__(self) -> None:
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.cache = RuntimeCache(module)
         self.strategy = Strategy.STATIC
         self.dynamic_shapes_kernel_specialization_strategy = Kernels.LAZY
+
+    def create_runtime_cache(self) -> RuntimeCache:
+        return RuntimeCache(self.module)
+
+    def set_runtime_cache(self, cache: RuntimeCache) -> bool:
+        self.cache = cache
+        return True
 
     def set_execution_context_allocation_strategy(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -84,6 +120,7 @@ class Module:
         self.capturable = True
         self.poisoned = False  # the greedy logits are NaN
         self.kernels: list[Kernels | None] = []  # of contexts, in the order they were made
+        self.compilations = 0
         self.runs: list[tuple[int, int, int]] = []  # profile, S, M of what was queued
         self.damage: dict[str, Any] = {}  # what an engine says instead of the truth
 
@@ -105,7 +142,8 @@ class PlainRuntime:
         if code:
             self.logger.log(1, "Error Code 2: OutOfMemory (no further information)")
             return None
-        return Engine(self.module, self.logger, said, address)
+        kind = RtxEngine if self.module.rtx else Engine
+        return kind(self.module, self.logger, said, address)
 
 
 class Runtime(PlainRuntime):
@@ -175,23 +213,25 @@ class Engine:
     def get_aliased_input_tensor(self, name: str) -> str | None:
         return self.aliases.get(name)
 
-    def create_runtime_config(self) -> RuntimeConfig:
-        return RuntimeConfig()
-
     def create_execution_context(self, how: Any) -> Context:
         strategy = how.strategy if isinstance(how, RuntimeConfig) else how
         assert strategy is Strategy.USER_MANAGED
         told = isinstance(how, RuntimeConfig)
         kernels = how.dynamic_shapes_kernel_specialization_strategy if told else None
         self.module.kernels.append(kernels)
-        return Context(self)
+        return Context(self, how.cache if told else None)
+
+
+class RtxEngine(Engine):
+    def create_runtime_config(self) -> RuntimeConfig:
+        return RuntimeConfig(self.module)
 
 
 class Context:
     """Shapes and addresses as they are now; a run keeps those of the moment it was queued."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, engine: Engine, cache: RuntimeCache | None) -> None:
+        self.engine, self.cache = engine, cache
         self.profile = 0
         self.memory = (0, 0)
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -252,6 +292,8 @@ class Context:
             shapes[new] = shapes[old]
         self.settled = self.settled or not captured
         engine.module.runs.append((self.profile, shapes[INPUT_IDS][1], rows))
+        if self.cache is not None:
+            self.cache.take((self.profile, shapes[INPUT_IDS][1]) if not self.profile else (1,))
         addresses, memory = dict(self.addresses), self.memory
         binding = self._bound(shapes, addresses)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from specedge.contract import CACHED_LENGTHS, INPUT_IDS, LOGIT_ROWS, GraphSpec, past
 from specedge.engines.trt.deserialising import Deserialised
+from specedge.engines.trt.kernels import Kernels
 from specedge.engines.trt.layout import Cache, Call
 from specedge.engines.trt.log import Refused, name_of
 from specedge.engines.trt.plans import VERIFY
@@ -65,16 +66,19 @@ class Context:
             raise Refused(f"the plan refuses {name} of shape {list(shape)}")
 
 
-def new_context(plan: Deserialised, profile: int, stream: int, activations: int) -> Context:
+def new_context(
+    plan: Deserialised, kernels: Kernels, profile: int, stream: int, activations: int
+) -> Context:
     """A context in `profile`; the stream must be waited for before it is used.
 
     Args:
+        kernels: where compiled ones are found and left.
         activations: address of `plan.activation_bytes` bytes.
 
     Raises:
         Refused: inside `logged`.
     """
-    inner = _created(plan, profile)
+    inner = _created(plan, kernels, profile)
     if inner is None:
         raise Refused(f"{name_of(plan.library)} makes no execution context")
     context = Context(inner, (activations, plan.activation_bytes))
@@ -83,7 +87,7 @@ def new_context(plan: Deserialised, profile: int, stream: int, activations: int)
     return context
 
 
-def _created(plan: Deserialised, profile: int) -> Any:
+def _created(plan: Deserialised, kernels: Kernels, profile: int) -> Any:
     module, engine = plan.library.module, plan.engine
     managed = module.ExecutionContextAllocationStrategy.USER_MANAGED
     kinds = getattr(module, "DynamicShapesKernelSpecializationStrategy", None)
@@ -97,4 +101,5 @@ def _created(plan: Deserialised, profile: int) -> Any:
     config.dynamic_shapes_kernel_specialization_strategy = (
         kinds.EAGER if profile == VERIFY else kinds.NONE
     )
+    kernels.use_in(config)
     return engine.create_execution_context(config)

@@ -36,6 +36,7 @@ from specedge.contract import (
 from specedge.engines.trt.contexts import Context, new_context
 from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.deserialising import Deserialised
+from specedge.engines.trt.kernels import Kernels
 from specedge.engines.trt.layout import Cache, Call, Layout, cache_bytes, cache_tensors
 from specedge.engines.trt.log import Refused, logged, name_of
 from specedge.engines.trt.memory import Held, do_all
@@ -53,6 +54,7 @@ class Execution:
         plan: deserialised there.
         spec: of its graph.
         layout: of a call's buffers.
+        kernels: compiled ones, of the plan.
         held: where memory is allocated; whoever owns it closes it after this.
         captures: use CUDA graphs.
     """
@@ -63,12 +65,13 @@ class Execution:
         plan: Deserialised,
         spec: GraphSpec,
         layout: Layout,
+        kernels: Kernels,
         held: Held,
         *,
         captures: bool,
     ) -> None:
         self._cuda, self._plan, self._spec, self._held = cuda, plan, spec, held
-        self._layout, self._captures = layout, captures
+        self._layout, self._kernels, self._captures = layout, kernels, captures
         self.notes: list[str] = []
         self._stream: Any = None
         self._contexts: list[Context] = []
@@ -104,7 +107,7 @@ class Execution:
         }
         with logged(plan.library):
             for profile in (VERIFY, PREFILL):
-                context = new_context(plan, profile, int(self._stream), activations)
+                context = new_context(plan, self._kernels, profile, int(self._stream), activations)
                 self._contexts.append(context)
                 cuda.wait(self._stream)
                 context.bind(self._spec, plan.rows, addresses)

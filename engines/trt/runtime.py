@@ -24,6 +24,7 @@ from specedge.engines.trt import plans
 from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.deserialising import Deserialised, deserialise
 from specedge.engines.trt.execution import Execution
+from specedge.engines.trt.kernels import Kernels
 from specedge.engines.trt.layout import Cache, Layout, cache_bytes
 from specedge.engines.trt.library import Library
 from specedge.engines.trt.memory import Held, Needs, check_fits, do_all
@@ -122,6 +123,7 @@ class TrtEngine:
         self._context, self._graphs = context, graphs
         self._held = Held(cuda)
         self._plan: Deserialised | None = None
+        self._kernels: Kernels | None = None
         self._execution: Execution | None = None
         self._free: list[TrtSlot] = []
         self._step = self._head_step = 1
@@ -150,12 +152,14 @@ class TrtEngine:
         check(plan.record.bytes, key.rows, plan.record.report.device_bytes or 0)
         self._plan = deserialise(self._library, plan, spec, f"{command} --force")
         check(0, self._plan.rows, self._plan.activation_bytes)  # now the library itself says it
+        self._kernels = Kernels(self._plan.engine, plan.path)
         self._execution = Execution(
-            cuda, self._plan, spec, layout, self._held, captures=self._graphs
+            cuda, self._plan, spec, layout, self._kernels, self._held, captures=self._graphs
         )
         self._execution.open()
         self._measure_widths(exact=exact)
         self._warm_up()
+        self._kernels.keep()
 
     def _warm_up(self) -> None:
         slot = self.new_slot()
@@ -329,15 +333,14 @@ class TrtEngine:
         return Scored(np.concatenate(ids), np.concatenate(logits), spent)
 
     def close(self) -> None:
-        execution, plan = self._execution, self._plan
-        self._execution = self._plan = None
+        execution, kernels, plan = self._execution, self._kernels, self._plan
+        self._execution = self._kernels = self._plan = None
         self._free.clear()
         work: list[Callable[[], None]] = [self._cuda.make_current]
         if execution is not None:
             work.append(execution.close)
         work.append(self._held.close)  # contexts are gone by now, and with them who used it
-        if plan is not None:
-            work.append(plan.close)
+        work += [each.close for each in (kernels, plan) if each is not None]
         do_all(work)
 
     def _live(self) -> Execution:
