@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specedge
-from specedge.contract import GREEDY_LOGITS, GraphSpec, Ids, Logits
+from specedge.contract import GREEDY_LOGITS, WIDEST_STEP, GraphSpec, Ids, Logits
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, engine, open_engine
 from specedge.engines.ort.bindings import Ports
@@ -173,6 +173,53 @@ def test_padding_of_any_step_fits_behind_the_last_row(
         np.testing.assert_allclose(got, wanted[-width:], atol=2e-4)
 
 
+@pytest.mark.parametrize("memory", [Memory(), Memory(is_apart=True)], ids=["host", "device"])
+def test_a_runtime_that_compiles_for_one_t_is_never_shown_another(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, memory: Memory
+) -> None:
+    seen = set()
+    bind = engine.bind
+
+    def watched(*given: Any, **named: Any) -> Any:
+        seen.add(given[4][0][0].shape()[2])
+        return bind(*given, **named)
+
+    monkeypatch.setattr(engine, "bind", watched)
+    made = opened(bundle, steps=False, memory=memory)
+    prefill(made, made.new_slot(), ids_for(made, 300), 0)
+    assert seen == {CONTEXT + WIDEST_STEP - 1}
+
+
+def test_a_slot_whose_device_is_full_stays_as_it_was(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = opened(bundle, memory=Memory(is_apart=True))
+    slot, ids = made.new_slot(), ids_for(made, 600)
+    wanted = score(made, slot, ids[:505], 480, [5])
+    with monkeypatch.context() as patch:
+        patch.setattr(onnxruntime.OrtValue, "ortvalue_from_shape_and_type", full_after(2))
+        with pytest.raises(
+            EngineError, match=r"^no room on cpu for .* more: out of memory; choose"
+        ):
+            made.forward(slot, ids[505:513], 505, 1)
+    np.testing.assert_array_equal(score(made, slot, ids[:505], 480, [5]), wanted)
+    made.forward(slot, ids[505:513], 505, 1)
+    np.testing.assert_array_equal(score(made, slot, ids[:505], 480, [5]), wanted)
+
+
+def full_after(count: int) -> Any:
+    """In place of an allocation: that many succeed."""
+    really, left = onnxruntime.OrtValue.ortvalue_from_shape_and_type, [None] * count
+
+    def allocate(*given: Any) -> Any:
+        if not left:
+            raise RuntimeError("Failed to allocate memory for requested buffer of size 123456")
+        left.pop()
+        return really(*given)
+
+    return allocate
+
+
 @given(st.integers(1, 100_000), st.integers(0, 100_000))
 def test_t_is_enough_never_more_than_a_step_too_long_and_bounded(needed: int, more: int) -> None:
     most = needed + more
@@ -234,10 +281,11 @@ def test_rows_stay_what_they_were_whatever_t_becomes(
 # --- types of keys and values -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lowering", ["standard", "ort"])
 def test_float16_takes_half_the_memory_and_nearly_the_same_logits(
-    tiny_exports: TinyExports, growing: OrtEngine
+    tiny_exports: TinyExports, growing: OrtEngine, lowering: str
 ) -> None:
-    bundle = bundle_of(tiny_exports, precision="fp16", activations="auto")
+    bundle = bundle_of(tiny_exports, precision="fp16", activations="auto", lowering=lowering)
     half = open_engine(bundle, read_spec(bundle), threads=1)
     assert half.spec.kv_bytes() * 2 == growing.spec.kv_bytes()
     slot, ids = half.new_slot(), ids_for(half, 300)
@@ -341,11 +389,11 @@ def test_a_nan_on_a_device_is_found_and_does_not_stay_in_the_slot(
 def test_a_device_with_no_room_says_how_much_was_wanted_and_what_to_do(
     pair: tuple[OrtEngine, OrtEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise RuntimeError("Failed to allocate memory for requested buffer of size 123456")
-
-    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_shape_and_type", full)
-    with pytest.raises(EngineError, match=r"^target: no room for .*KiB .* context") as error:
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_shape_and_type", full_after(1))
+    with pytest.raises(
+        EngineError,
+        match=r"^target: keys .* context of 700 take .*KiB: no room on cpu for .*; choose a sm",
+    ) as error:
         pair[1]._slot(CONTEXT)
     assert "\n" not in str(error.value)
 

@@ -57,7 +57,8 @@ class OrtEngine:
             context: as `open_engine`.
             memory: of keys, values and outputs; None: the host's.
             captures: CUDA graphs of verifications, which the session was asked for.
-            steps: T follows the sequence where a call pays for all of T; False: never.
+            steps: T follows the sequence where a call pays for all of T; False: it is the whole
+                context in every slot, as it must be where a runtime compiles for one T.
             accepting: decides about drafts over logits that stay in `memory`.
 
         Raises:
@@ -78,6 +79,8 @@ class OrtEngine:
         self._memory = memory or Memory()
         self._ports = Ports(spec, session, self._memory)
         self._graph_ids = count() if captures else None
+        self._is_measuring = False
+        self._has_one_size = not steps
         self._follows = steps and not captures and spec.lowering == "standard"
         self._outputs = Outputs(spec.vocab, self._memory, spec.max_verify)
         self._accepting = accepting
@@ -127,7 +130,9 @@ class OrtEngine:
     def warm_up(self, *, exact: bool) -> None:
         """Find out which widths agree, and run the widest call once, so that the first request
         pays no first-touch costs."""
+        self._is_measuring = True
         self._measure_widths(exact=exact)
+        self._is_measuring = False
         slot = self.new_slot()
         scored = self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
         # a NaN in a row of the head reaches one id's logit only; later calls look at the best
@@ -141,13 +146,13 @@ class OrtEngine:
 
     def _measure_widths(self, *, exact: bool) -> None:
         """In a slot of its own, so that what is found does not depend on the context asked for."""
-        rows = min(self._spec.context, _PROBE_ROWS)
+        rows = min(self._context if self._has_one_size else self._spec.context, _PROBE_ROWS)
         past_rows = rows // 4
         widest = min(widths.WIDEST, (rows - past_rows) // 2)
         if widest < 2:
             return
         tokens = self._some_tokens(rows)
-        slot = self._slot(rows)
+        slot = self._slot(self._context if self._has_one_size else rows)
         self.forward(slot, tokens[:past_rows], 0, 1)
         text = tokens[past_rows:]
 
@@ -256,10 +261,10 @@ class OrtEngine:
                 steps=self._follows,
             )
         except (EngineError, MemoryError) as error:
+            said = str(error) if isinstance(error, EngineError) else explained(error)
             size = format_size(self._spec.kv_bytes(context))
             raise EngineError(
-                f"{self._spec.role}: no room for {size} of keys and values, a context of "
-                f"{context}: {explained(error)}"
+                f"{self._spec.role}: keys and values for a context of {context} take {size}: {said}"
             ) from error
 
     def _bind(self, session: ort.InferenceSession, slot: OrtSlot, width: int, rows: int) -> Binding:
@@ -283,7 +288,7 @@ class OrtEngine:
     def _run_options(self, width: int) -> ort.RunOptions | None:
         if self._graph_ids is None:
             return None
-        captured = width <= self._spec.max_verify
+        captured = width <= self._spec.max_verify and not self._is_measuring
         options = ort.RunOptions()
         graph = next(self._graph_ids) if captured else _NO_GRAPH
         options.add_run_config_entry(_GRAPH_ID, str(graph))

@@ -116,9 +116,7 @@ class Memory:
         except Exception as error:  # the runtime's exceptions share no base below Exception
             width = 2 if isinstance(element, int) else np.dtype(element).itemsize
             size = format_size(width * prod(shape))
-            raise EngineError(
-                f"engine: no room for {size} more on {self}: {explained(error)}"
-            ) from error
+            raise EngineError(f"no room on {self} for {size} more: {explained(error)}") from error
 
 
 def host_zeros(shape: Sequence[int], element: Element) -> Array:
