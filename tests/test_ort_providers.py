@@ -7,6 +7,7 @@ back without a word.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -333,6 +334,31 @@ def test_the_first_library_that_is_missing_is_named_with_what_brings_it(monkeypa
         assert said in trouble
     monkeypatch.setattr(libraries, "missing_library", lambda provider: None)
     assert libraries.trouble("cuda") is None
+
+
+def test_libraries_of_packages_are_loaded_from_wherever_these_are(tmp_path, monkeypatch, capsys):
+    """Here in two places; the runtime prints what it does not find, which nobody is to see."""
+    said = []
+
+    def preload(**given):
+        print("Failed to load libnothing.so")
+        said.append(given.get("directory"))
+
+    stub = SimpleNamespace(
+        preload_dlls=preload, set_default_logger_severity=lambda severity: said.append(severity)
+    )
+    monkeypatch.setattr(libraries, "ort", stub)
+    for place, package in (("one", "cu13"), ("one", "cudnn"), ("two", "nccl")):
+        (tmp_path / place / "nvidia" / package / "lib").mkdir(parents=True)
+    for place in ("one", "two"):
+        monkeypatch.syspath_prepend(tmp_path / place)
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    libraries.prepare("cuda")
+    ours = [each for each in said if str(each).startswith(str(tmp_path))]
+    parts = ("one/nvidia/cu13/lib", "one/nvidia/cudnn/lib", "two/nvidia/nccl/lib")
+    assert sorted(ours) == [str(tmp_path / part) for part in parts]
+    assert said[-2:] == [None, 4]  # then the system's, and silence
+    assert capsys.readouterr().out == ""
 
 
 def test_what_a_provider_lacks_is_found_in_a_child(monkeypatch):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import io
 import os
 import re
@@ -27,15 +28,10 @@ _FILES = {
 }
 _LOAD = """
 import ctypes, sys
-import onnxruntime
-onnxruntime.preload_dlls()
-if "tensorrt" in sys.argv[2]:
-    try:
-        import tensorrt
-    except Exception:
-        pass
-ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)
-ctypes.CDLL(sys.argv[2])
+from specedge.engines.ort import libraries
+libraries.prepare(sys.argv[1])
+ctypes.CDLL(sys.argv[2], mode=ctypes.RTLD_GLOBAL)
+ctypes.CDLL(sys.argv[3])
 """
 
 
@@ -64,12 +60,22 @@ def prepare(provider: str) -> None:
         provider: "cuda" or "tensorrt".
     """
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it cannot load
+        # by itself the runtime looks for the packages beside its own folder alone
+        for folder in nvidia_folders():
+            ort.preload_dlls(directory=str(folder))
         ort.preload_dlls()
     if provider == "tensorrt":
         with contextlib.suppress(Exception):  # a broken package may raise anything
             importlib.import_module("tensorrt")
     # what is missing would be written to stderr by every session; `trouble` says it in one line
     ort.set_default_logger_severity(4)
+
+
+def nvidia_folders() -> list[Path]:
+    """Where the nvidia-* packages keep their libraries, wherever they are installed."""
+    found = importlib.util.find_spec("nvidia")
+    places = [] if found is None else list(found.submodule_search_locations or ())
+    return [folder for place in places for folder in sorted(Path(place).glob("*/lib"))]
 
 
 def trouble(provider: str) -> str | None:
@@ -97,7 +103,8 @@ def missing_library(provider: str) -> str | None:
     In a child: loaded ahead of the runtime, a provider's library would not find the runtime.
     """
     folder = Path(ort.__file__).parent / "capi"
-    command = [sys.executable, "-c", _LOAD, str(folder / _SHARED), str(folder / _FILES[provider])]
+    files = [str(folder / name) for name in (_SHARED, _FILES[provider])]
+    command = [sys.executable, "-c", _LOAD, provider, *files]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
         child = subprocess.run(
