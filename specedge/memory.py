@@ -208,12 +208,14 @@ class Room:
         where: "on the GPU"; empty: on the host.
         apart: the draft computes elsewhere, in memory of its own.
         draft_available: bytes that it may take there; None: unknown.
+        draft_where: as `where`.
     """
 
     available: int | None
     where: str = ""
     apart: bool = False
     draft_available: int | None = None
+    draft_where: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +264,7 @@ def fit(
     both = _plan(target, draft, context, target.max_verify, budget)
     apart = room.apart and budget is None and draft is not None
     left = _left(room.available) if budget is None else budget
-    here = f" {room.where}" if room.where else ""
+    here, there = (f" {place}" if place else "" for place in (room.where, room.draft_where))
     needed, had = both.total, left
     if apart and draft is not None:
         needed, had = _draft_bytes(draft, context), _left(room.draft_available)
@@ -270,8 +272,7 @@ def fit(
     kept = both if keeps else alone
     notes = []
     if draft is not None and not keeps and had is not None:
-        there = here if not apart else "" if here else " on the GPU"
-        said = f"{format_size(had)} are available{there}"
+        said = f"{format_size(had)} are available{there if apart else here}"
         if budget is not None:
             said = f"the limit is {format_size(had)}"
         subject = "by itself it" if apart else "with it a run"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
-from specedge.engines import cuda, matching, registry
+from specedge.engines import cuda, matching, options, registry
 from specedge.engines.base import Engine
 from specedge.errors import EngineError, OptionError, one_line
 from specedge.memory import DEVICE_RESERVE, Room
@@ -27,7 +27,8 @@ class Opener:
         draft_engine: the draft's; None: the same as the target's.
 
     Raises:
-        EngineError: no such engine, or it does not run the graph.
+        EngineError: no such engine, it does not run the graph, or the bundle gives it an option
+            that it does not know.
         OptionError: an engine for a draft that the bundle lacks, or threads for engines without.
     """
 
@@ -49,6 +50,7 @@ class Opener:
                 )
             matching.check(name, spec)
         names = {self.target_name, self.draft_name}
+        options.check({n: said for n, said in self.bundle.manifest.engines.items() if n in names})
         if self.threads is not None and names <= set(matching.PLANNED):
             raise OptionError(
                 f"threads: {' and '.join(sorted(names))} computes on the GPU and has none; leave "
@@ -74,20 +76,19 @@ class Opener:
     @property
     def room(self) -> Room:
         """Memory that target and draft may take where they compute."""
-        on_gpu = self.target_name in matching.ON_GPU
-        apart = on_gpu != (self.draft_name in matching.ON_GPU)
+        where, beside = self._device(self.target_name), self._device(self.draft_name)
+        if where == beside:
+            return Room(_available(where), _place(where))
         return Room(
-            self._available(on_gpu),
-            "on the GPU" if on_gpu else "",
-            apart=apart,
-            draft_available=self._available(not on_gpu) if apart else None,
+            _available(where),
+            _place(where),
+            apart=True,
+            draft_available=_available(beside),
+            draft_where=_place(beside),
         )
 
-    def _available(self, on_gpu: bool) -> int | None:
-        if not on_gpu:
-            return available_bytes()
-        free = cuda.free_bytes()
-        return None if free is None else max(0, free - DEVICE_RESERVE)
+    def _device(self, name: str) -> int | None:
+        return options.device(name, self.bundle.manifest.engines.get(name))
 
     def target(self, *, takes_turns: bool) -> Engine:
         """`takes_turns`: with a draft model; on the CPU that costs a plain step some per cent.
@@ -141,3 +142,17 @@ class Opener:
             threads=self.threads,
             exact=self.exact,
         )
+
+
+def _available(device: int | None) -> int | None:
+    """Bytes that are left on a GPU, or on the host; None: unknown."""
+    if device is None:
+        return available_bytes()
+    free = cuda.free_bytes(device)
+    return None if free is None else max(0, free - DEVICE_RESERVE)
+
+
+def _place(device: int | None) -> str:
+    if device is None:
+        return ""
+    return "on the GPU" if device == 0 else f"on GPU {device}"

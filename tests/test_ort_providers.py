@@ -17,8 +17,8 @@ import pytest
 
 from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
-from specedge.engines import cuda
-from specedge.engines.ort import libraries, provider_options, providers
+from specedge.engines import cuda, ort_options
+from specedge.engines.ort import libraries, providers
 from specedge.errors import EngineError
 from tiny import write_bundle
 
@@ -142,7 +142,7 @@ def test_entries_of_the_session_go_to_the_session_and_a_config_wins(runtime, bun
 @pytest.mark.parametrize("provider", ["cpu", "cuda", "tensorrt"])
 def test_an_option_that_is_misspelt_is_refused_with_the_nearest(runtime, bundle, spec, provider):
     said = refused(bundle, spec, provider, options={"session.disable_prepackin": 1})
-    name = provider_options.NAMES[provider]
+    name = ort_options.NAMES[provider]
     assert said.startswith(f"[engines.{name}] no option 'session.disable_prepackin'; did you mean")
     assert "there are" in refused(bundle, spec, provider, options={"zzzz": 1})
     assert runtime.asked == []

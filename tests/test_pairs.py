@@ -20,7 +20,7 @@ from specedge import opening
 from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
 from specedge.desk import Desk
-from specedge.engines import cuda, matching, registry
+from specedge.engines import cuda, matching, options, registry
 from specedge.engines.fake import FakeEngine
 from specedge.errors import EngineError, MemoryBudgetError, OptionError
 from specedge.memory import DEVICE_RESERVE, RESERVE, Room, activation_bytes, fit
@@ -147,13 +147,18 @@ def test_each_model_opens_on_its_engine_and_only_neighbours_take_turns(
 
 
 def test_options_of_an_engines_section_reach_that_engine_alone(pair, opened):
-    edit_manifest(pair, engines={"cuda": {"use_tf32": False}, "cpu": {"session.x": 1}})
+    said = {"cuda": {"use_tf32": False}, "cpu": {"session.set_denormal_as_zero": 1}}
+    edit_manifest(pair, engines=said)
     made = opener(pair, "cuda", draft_engine="auto")
     made.target(takes_turns=True)
     made.draft()
-    assert [given["options"] for *_, given in opened] == [{"use_tf32": False}, {"session.x": 1}]
+    assert [given["options"] for *_, given in opened] == [said["cuda"], said["cpu"]]
     opener(pair, "tensorrt").target(takes_turns=False)
     assert opened[-1][2]["options"] is None
+    edit_manifest(pair, engines={"cuda": {"device_id": "first"}})
+    with pytest.raises(EngineError, match="device_id = 'first'"):
+        opener(pair, "cuda")
+    opener(pair, "cpu")
 
 
 def test_threads_go_to_engines_that_have_any_and_are_refused_where_none_has(pair, opened):
@@ -289,21 +294,48 @@ def test_verify_sees_a_pair_that_fell_back(pair, opened, monkeypatch, runs_on, f
         ("cuda", None, Room((8 << 30) - DEVICE_RESERVE, "on the GPU")),
         ("tensorrt", "cuda", Room((8 << 30) - DEVICE_RESERVE, "on the GPU")),
         ("cuda", "cpu", Room((8 << 30) - DEVICE_RESERVE, "on the GPU", True, 1 << 30)),
-        ("cpu", "cuda", Room(1 << 30, "", True, (8 << 30) - DEVICE_RESERVE)),
+        ("cpu", "cuda", Room(1 << 30, "", True, (8 << 30) - DEVICE_RESERVE, "on the GPU")),
     ],
 )
 def test_room_is_looked_for_where_each_model_computes(
     pair, monkeypatch, engine, draft_engine, room
 ):
     monkeypatch.setattr(opening, "available_bytes", lambda: 1 << 30)
-    monkeypatch.setattr(cuda, "free_bytes", lambda: 8 << 30)
+    monkeypatch.setattr(cuda, "free_bytes", lambda device: 8 << 30)
     assert opener(pair, engine, draft_engine=draft_engine).room == room
-    monkeypatch.setattr(cuda, "free_bytes", lambda: None)
+    monkeypatch.setattr(cuda, "free_bytes", lambda device: None)
     if engine == "cuda":
         assert opener(pair, engine).room == Room(None, "on the GPU")
-    monkeypatch.setattr(cuda, "free_bytes", lambda: 5)
+    monkeypatch.setattr(cuda, "free_bytes", lambda device: 5)
     if engine == "cuda":
         assert opener(pair, engine).room.available == 0
+
+
+def test_two_gpus_have_room_of_their_own(pair, monkeypatch):
+    monkeypatch.setattr(cuda, "free_bytes", lambda device: (device + 1) << 30)
+    edit_manifest(pair, engines={"cuda": {"device_id": 1}, "tensorrt": {"device": 2}})
+    first, second = ((n << 30) - DEVICE_RESERVE for n in (2, 3))
+    assert opener(pair, "cuda").room == Room(first, "on GPU 1")
+    both = Room(first, "on GPU 1", True, second, "on GPU 2")
+    assert opener(pair, "cuda", draft_engine="tensorrt").room == both
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ({"cpu": {"session.set_denormal_as_zero": True}}, ""),
+        ({"cuda": {"gpu_mem_limit": 7}, "tensorrt": {"device": 1, "tune_for": 3}}, ""),
+        ({"cuda": {"gpu_mem_limits": 7}}, r"\[engines.cuda\] no option .*'gpu_mem_limit'"),
+        ({"ort-tensorrt": {"device_id": "first"}}, "device_id = 'first': expected the number"),
+        ({"tensorrt-rtx": {"devise": 1}}, r"\[engines.tensorrt-rtx\] has no option 'devise'"),
+    ],
+)
+def test_sections_of_engines_are_checked_without_their_runtimes(section, fault):
+    if not fault:
+        options.check(section)
+        return
+    with pytest.raises(EngineError, match=fault):
+        options.check(section)
 
 
 @pytest.fixture
@@ -325,7 +357,11 @@ def test_a_draft_elsewhere_needs_room_there_and_none_beside_the_target(large, sp
     draft = large.draft
     own = draft.weight_bytes + draft.kv_bytes(64) + activation_bytes(draft, 64, 1)
     room = Room(
-        1 << 40, "on the GPU" if on_gpu else "", apart=True, draft_available=own + RESERVE + spare
+        1 << 40,
+        "on the GPU" if on_gpu else "",
+        apart=True,
+        draft_available=own + RESERVE + spare,
+        draft_where="" if on_gpu else "on the GPU",
     )
     asked = {"budget": None, "wants_draft": True, "lookups": True}
     found = fit(large, 64, room=room, **asked)

@@ -5,7 +5,7 @@ engine            widths, calls, what is copied back
 slots, rows       keys and values of a sequence, and how large T is
 bindings          what a call reads and writes
 memory            the host's memory or a device's
-providers         sessions, options, libraries
+providers         sessions; libraries: what these need
 """
 
 from specedge.engines.ort.engine import PREFILL_CHUNK, OrtEngine

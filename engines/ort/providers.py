@@ -22,8 +22,8 @@ from pathlib import Path
 import onnxruntime as ort
 
 from specedge.contract import LOGITS, WIDEST_STEP, EngineOptions, GraphSpec, past
-from specedge.engines import cuda
-from specedge.engines.ort import libraries, provider_options
+from specedge.engines import cuda, ort_options
+from specedge.engines.ort import libraries
 from specedge.engines.trt import plans
 from specedge.errors import EngineError, one_line
 from specedge.memory import format_size
@@ -72,7 +72,7 @@ def open_session(
     if provider not in PROVIDERS:
         raise EngineError(f"engine: unknown provider {provider!r}; known: {', '.join(PROVIDERS)}")
     model = bundle_path / spec.model
-    split = provider_options.split(provider, options)
+    split = ort_options.split(provider, options)
     settings = ort.SessionOptions()
     settings.intra_op_num_threads = threads
     settings.inter_op_num_threads = 1
@@ -91,7 +91,7 @@ def open_session(
         assert device is not None
         rows = (spec.context if context is None else context) + WIDEST_STEP - 1
         folder = engine_cache(bundle_path, spec, device, rows)
-        given = provider_options.tensorrt_defaults(spec, rows, folder) | split.provider
+        given = ort_options.tensorrt_defaults(spec, rows, folder) | split.provider
         wanted = [
             (PROVIDERS[provider], given),
             (PROVIDERS["cuda"], {"device_id": str(split.device)}),
@@ -132,7 +132,7 @@ def explained(error: Exception, device: cuda.Device | None = None, ordinal: int 
 
 def _ready(spec: GraphSpec, provider: str, ordinal: int) -> cuda.Device:
     """The GPU. Raises EngineError where the runtime, a library, the driver or it will not do."""
-    where = f"engine {provider_options.NAMES[provider]}"
+    where = f"engine {ort_options.NAMES[provider]}"
     if PROVIDERS[provider] not in ort.get_available_providers():
         raise EngineError(
             f"{where}: the ONNX Runtime installed here was built without {PROVIDERS[provider]}; "

@@ -122,6 +122,7 @@ def _build(
     from specedge.cli._progress import reporting
     from specedge.cli._tables import memory_table, print_error_table
     from specedge.config import load_config
+    from specedge.engines import options
 
     given = [f"{key}={value}" for key, value in shortcuts.items() if value is not None]
     loaded = load_config(config, [*overrides, *given])
@@ -129,6 +130,7 @@ def _build(
     if precision is not None and loaded.draft is not None:
         given.append(f"draft.precision={precision}")
         loaded = load_config(config, [*overrides, *given])
+    options.check(loaded.engines)
     destination = output or Path("bundles") / loaded.name
     with _extra_needed(), reporting() as progress:
         from specedge.export import build
