@@ -14,13 +14,15 @@ Beside that a GPU may be too old for a type: see `engines/cuda.py`.
 from __future__ import annotations
 
 import difflib
+from typing import Literal
 
 from specedge.contract import GraphSpec
 from specedge.errors import EngineError
 
 NAMES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "fake")
 PROVIDERS = {"cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}  # of ONNX Runtime
-PLANNED = ("tensorrt", "tensorrt-rtx")  # run plans that `specedge build` made
+Backend = Literal["tensorrt", "tensorrt-rtx"]
+PLANNED: tuple[Backend, ...] = ("tensorrt", "tensorrt-rtx")  # run plans of `specedge build`
 ON_GPU = ("cuda", "ort-tensorrt", *PLANNED)
 THREADED = tuple(PROVIDERS)  # engines that `threads` means something to
 

@@ -17,13 +17,13 @@ def check(sections: Mapping[str, EngineOptions]) -> None:
     Args:
         sections: by name of the engine.
     """
-    for name, options in sections.items():
-        if name in matching.PROVIDERS:
-            ort_options.split(matching.PROVIDERS[name], options)
-        elif name == "tensorrt" or name == "tensorrt-rtx":
+    for name, provider in matching.PROVIDERS.items():
+        ort_options.split(provider, sections.get(name))
+    for backend in matching.PLANNED:
+        if backend in sections:
             from specedge.engines.trt.options import Settings
 
-            Settings.checked(name, options)
+            Settings.checked(backend, sections[backend])
 
 
 def device(name: str, options: EngineOptions | None) -> int | None:
