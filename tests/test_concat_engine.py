@@ -98,11 +98,17 @@ def test_padded_ids_are_cut_though_they_score_best(plain: ConcatEngine) -> None:
 def test_rows_that_nobody_wrote_count_as_zeros(plain: ConcatEngine) -> None:
     """A probe times calls after a long past that it never computed."""
     toy, slot = Toy(), plain.new_slot()
-    prefill(plain, slot, IDS[:20], 0)
+    prefill(plain, slot, IDS[:50], 0)
     slot.touch()
-    scored = plain.forward(slot, IDS[:1], 40, 1)
     own = toy.values[IDS[:1]] + toy.places[40]
+    scored = plain.forward(slot, IDS[:1], 40, 1)
     np.testing.assert_array_equal(scored.logits, (own @ toy.head)[:, :V])
+    # and those that a longer text left behind
+    prefill(plain, slot, IDS[:50], 0)
+    prefill(plain, slot, IDS[:5], 0)
+    before = (toy.values[IDS[:5]] + toy.places[:5]).sum(axis=0)
+    scored = plain.forward(slot, IDS[:1], 40, 1)
+    np.testing.assert_array_equal(scored.logits, ((before + own) @ toy.head)[:, :V])
 
 
 def test_a_released_slot_serves_the_next_text(plain: ConcatEngine) -> None:
