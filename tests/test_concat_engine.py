@@ -103,8 +103,9 @@ def test_rows_that_nobody_wrote_count_as_zeros(plain: ConcatEngine) -> None:
     own = toy.values[IDS[:1]] + toy.places[40]
     scored = plain.forward(slot, IDS[:1], 40, 1)
     np.testing.assert_array_equal(scored.logits, (own @ toy.head)[:, :V])
-    # and those that a longer text left behind
-    prefill(plain, slot, IDS[:50], 0)
+    # and those that a longer text left behind, in both buffers
+    for at in range(0, 50, 5):
+        plain.forward(slot, IDS[at : at + 5], at, 1)
     prefill(plain, slot, IDS[:5], 0)
     before = (toy.values[IDS[:5]] + toy.places[:5]).sum(axis=0)
     scored = plain.forward(slot, IDS[:1], 40, 1)
