@@ -172,8 +172,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.show is not None:
         result = json.loads(given.show.read_text(encoding="utf-8"))
     elif given.work is not None:
-        given.work.mkdir(parents=True, exist_ok=True)
-        result = check(given, given.work.resolve())
+        work = given.work.resolve() / ("quick" if given.quick else "full")  # other contexts
+        work.mkdir(parents=True, exist_ok=True)
+        result = check(given, work)
     else:
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as work:
             result = check(given, Path(work))

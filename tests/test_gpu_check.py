@@ -233,7 +233,9 @@ def checkpoint(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
-    return tmp_path_factory.mktemp("work")
+    folder = tmp_path_factory.mktemp("work") / "quick"
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,15 @@ def checked(checkpoint, work):
     result = work / "result.json"
     code = gpu_check.main(
         [
-            *("--provider", "cpu", "--quick", "--source", str(checkpoint), "--work", str(work)),
+            *(
+                "--provider",
+                "cpu",
+                "--quick",
+                "--source",
+                str(checkpoint),
+                "--work",
+                str(work.parent),
+            ),
             *("--json", str(result), "--only", "logits", "accept"),
         ]
     )
@@ -276,7 +286,15 @@ def test_both_lowerings_of_every_precision_pass_on_the_cpu(checked):
 def test_wrong_logits_fail_the_check(checked, checkpoint, work, capsys):
     code = gpu_check.main(
         [
-            *("--provider", "cpu", "--quick", "--source", str(checkpoint), "--work", str(work)),
+            *(
+                "--provider",
+                "cpu",
+                "--quick",
+                "--source",
+                str(checkpoint),
+                "--work",
+                str(work.parent),
+            ),
             *("--only", "logits", "--plant", "0.5"),
         ]
     )
@@ -355,3 +373,27 @@ def test_wrong_usage_is_refused(tmp_path, capsys):
         assert ended.value.code == 2
     assert "--minutes must be above 0" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
+
+
+def test_a_plan_that_cannot_be_built_is_refused_with_what_build_says(checked, work):
+    (record,) = ask(work, "build", "ort-fp32", engine="tensorrt-rtx")
+    assert record["status"] == "refused"
+    assert record["reason"].startswith(("build: ", "engine"))
+
+
+def test_the_bundles_of_a_gpu_are_exported_and_right_where_the_cpu_can_run_them(
+    checked, checkpoint, work
+):
+    told = [vars(case) for case in cases.ON_GPU]
+    exported = ask(work, "export", cases=told, source=str(checkpoint), shape=None)
+    assert [record["status"] for record in exported] == ["measured"] * len(told)
+    records = {record["case"]: record for record in ask(work, "logits", cases=told)}
+    assert records.pop("std-bf16")["status"] == "refused"  # the CPU has no kernels for it
+    assert {record["status"] for record in records.values()} == {"passed"}
+
+
+def test_cases_of_one_name_are_one_bundle():
+    bundles = {}
+    for case in (*cases.ON_CPU, *cases.ON_GPU):
+        made_of = (case.lowering, case.precision, case.activations, case.draft)
+        assert bundles.setdefault(case.name, made_of) == made_of

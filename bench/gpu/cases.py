@@ -23,6 +23,8 @@ PLANNED = ("tensorrt", "tensorrt-rtx")  # run what `specedge build` made
 class Case:
     """One bundle.
 
+    Cases of one name are one bundle.
+
     Args:
         reference: the case whose logits on the CPU it is held against; the same weights.
         draft: an int4 copy of the same weights drafts.
@@ -45,13 +47,13 @@ ON_CPU = (
     *REFERENCES,
     Case("std-fp32", "standard", "fp32", EXACT.name, draft=True, timed=True),
     Case("ort-int4", "ort", "int4", ROUNDED.name),
-    Case("std-fp16", "standard", "fp16", EXACT.name),
+    Case("std-fp16", "standard", "fp16", EXACT.name, draft=True),
 )
 ON_GPU = (
     Case("ort-fp16", "ort", "fp16", EXACT.name, draft=True, timed=True),
-    Case("ort-int4", "ort", "int4", ROUNDED.name, "fp16", timed=True),
+    Case("ort-int4-fp16", "ort", "int4", ROUNDED.name, "fp16", timed=True),
     Case("std-fp16", "standard", "fp16", EXACT.name, draft=True, timed=True),
-    Case("std-int4", "standard", "int4", ROUNDED.name, "fp16", timed=True),
+    Case("std-int4-fp16", "standard", "int4", ROUNDED.name, "fp16", timed=True),
     Case("std-bf16", "standard", "bf16", EXACT.name),
 )
 
@@ -124,7 +126,12 @@ def build_plans(request: Json, emit: Emit) -> None:
         figures = {"seconds": time.perf_counter() - began}
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            emit(case=case.name, status="refused", reason=lines[-1], figures=figures)
+            emit(
+                case=case.name,
+                status="refused",
+                reason=lines[-1].removeprefix("error: "),
+                figures=figures,
+            )
         else:
             emit(case=case.name, status="measured", figures=figures)
 
