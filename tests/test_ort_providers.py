@@ -190,6 +190,16 @@ def test_tensorrt_is_told_shapes_of_every_input_and_where_to_keep_engines(runtim
         assert shapes[kind] == given | past
 
 
+@pytest.mark.parametrize(("context", "rows"), [(None, 71), (64, 71), (50, 57), (8, 55)])
+def test_the_profile_has_room_for_the_context_and_for_measuring_widths(
+    runtime, bundle, spec, context, rows
+):
+    runtime.goes = {"TensorrtExecutionProvider": ["MatMul /head/MatMul"], **GOES}
+    session(bundle, spec, "tensorrt", context=context)
+    shapes = runtime.asked[0].options["TensorrtExecutionProvider"]["trt_profile_max_shapes"]
+    assert f"past.1.value:1x{spec.kv_heads}x{rows}x{spec.head_dim}" in shapes.split(",")
+
+
 def test_compiled_engines_lie_in_the_cache_where_the_bundle_cannot_be_written(
     runtime, bundle, spec, tmp_path, monkeypatch
 ):

@@ -40,6 +40,7 @@ _SHAPES = {  # what the runtime keeps on the CPU on purpose: integers beside the
     *("Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 _SHOWN = 3  # nodes to name
+_LEAST_ROWS = 48  # the twin of engines/ort/engine.py's
 
 
 def open_session(
@@ -89,7 +90,8 @@ def open_session(
         device = _ready(spec, provider, split.device)
     if provider == "tensorrt":
         assert device is not None
-        rows = (spec.context if context is None else context) + WIDEST_STEP - 1
+        # widths are measured in a slot of their own, whatever the context
+        rows = max(context or spec.context, min(spec.context, _LEAST_ROWS)) + WIDEST_STEP - 1
         folder = engine_cache(bundle_path, spec, device, rows)
         given = ort_options.tensorrt_defaults(spec, rows, folder) | split.provider
         wanted = [
