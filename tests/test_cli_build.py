@@ -18,6 +18,7 @@ from commands import Said, runner
 from specedge.bundle import Bundle
 from specedge.engines import cuda
 from specedge.engines.trt import library, plans
+from specedge.errors import EngineError
 from tiny import edit_manifest, record, write_bundle
 
 pytestmark = pytest.mark.skipif(
@@ -223,9 +224,16 @@ def test_libraries_that_do_not_load_are_named(monkeypatch: pytest.MonkeyPatch) -
         raise OSError(f"libnvinfer.so.10: cannot open shared object file, for {name}")
 
     monkeypatch.setattr(library.importlib, "import_module", broken)
-    with pytest.raises(
-        library.EngineError, match=r"does not load: libnvinfer\.so\.10.*for tensorrt"
-    ):
+    with pytest.raises(EngineError, match=r"does not load: libnvinfer\.so\.10.*for tensorrt"):
+        library.load("tensorrt")
+
+
+def test_a_library_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = trt_stub.face(gpu=True)
+    module.LayerType = object  # type: ignore[attr-defined]
+    module.__version__ = "10.14.1"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorrt", module)
+    with pytest.raises(EngineError, match=r"tensorrt 10\.14\.1 is too old.*--upgrade"):
         library.load("tensorrt")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from specedge.config import load_config
 from specedge.engines.trt import building, library, parsing, plans
 from specedge.engines.trt.building import build, build_options, check_buildable
 from specedge.engines.trt.making import make
+from specedge.engines.trt.progress import Silent
 from specedge.errors import PlanError
 from specedge.export.builder import build as export
 from tiny_exports import TinyExports, read_spec
@@ -124,10 +126,23 @@ def test_what_the_library_calls_unused_is_refused_too(
 
 
 @pytest.mark.parametrize("context", [16, 64])
-def test_a_static_t_is_what_the_report_counts(context: int, tmp_path: Path) -> None:
+def test_a_static_t_is_built_and_counted(
+    context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def spied(*args: Any) -> parsing.Parsed:
+        parsed = parsing.parse(*args)
+        inputs = map(parsed.network.get_input, range(parsed.network.num_inputs))
+        shapes.extend(tuple(each.shape) for each in inputs if each.name.startswith("past."))
+        return parsed
+
+    monkeypatch.setattr(building, "parse", spied)
     trt_graphs.write_graph(tmp_path / "target/model.onnx")
     plan = build(tmp_path, trt_graphs.spec(64), hand_key(context=context))
-    assert plan.record.report.kv_bytes == 2 * 2 * (context + 8) * 16 * 2  # T has room to pad
+    rows = context + 8  # room for what padding writes
+    assert shapes == [(1, 2, rows, 16)] * 2
+    assert plan.record.report.kv_bytes == 2 * 2 * rows * 16 * 2
     assert plan.record.report.profiles[1].widest == min(128, context)
     assert f"-T{context}.plan" in plan.path.name
 
@@ -143,7 +158,7 @@ def test_float32_attention_builds_only_as_decomposable(exports: TinyExports) -> 
     key = key_of(opened, context=64)
     config, _ = building._configured(parsed, key)
     with pytest.raises(PlanError, match="decomposable"):
-        building._compiled(parsed, config, opened.path, building.Silent())
+        building._compiled(parsed, config, opened.path, Silent())
 
 
 @pytest.mark.parametrize(
@@ -185,7 +200,7 @@ def test_what_cannot_become_a_plan_is_refused_with_a_remedy(
         check_buildable(tmp_path, trt_graphs.spec(**{"context": 64} | changes), hand_key())
 
 
-class Reporter(building.Silent):
+class Reporter(Silent):
     """Notes the stages and how far the last got; may break off like Ctrl-C."""
 
     def __init__(self, stop_at: int | None = None) -> None:
@@ -218,6 +233,26 @@ def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
+def test_ctrl_c_waits_for_the_library_and_ends_the_build(tmp_path: Path) -> None:
+    """The handler itself would raise inside the library's calls."""
+
+    class Pressing(Reporter):
+        def advance(self, amount: int) -> None:
+            super().advance(amount)
+            signal.raise_signal(signal.SIGINT)
+            self.survived = True
+
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    reporter = Pressing()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, trt_graphs.spec(64), hand_key(), progress=reporter)
+    assert reporter.survived
+    assert reporter.percent < 90
+    assert signal.getsignal(signal.SIGINT) is before
+    assert not (tmp_path / "plans").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -238,7 +273,7 @@ def test_a_failed_build_says_what_to_do(line: tuple[int, str], said: str, tmp_pa
     )
     library.logger(BACKEND).lines.clear()
     with pytest.raises(PlanError, match=f"(?s){said}.*engine cpu"):
-        building._compiled(parsed, SimpleNamespace(), tmp_path, building.Silent())
+        building._compiled(parsed, SimpleNamespace(), tmp_path, Silent())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 from specedge.engines import cuda
 from specedge.engines.trt import cudart, library, making
 
-VERSION = "10.14.0"
+VERSION = "10.15.1"
 GPU = cuda.Device("NVIDIA Stub 4000", (8, 9), 1 << 34, (13, 0))
 
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from specedge.contract import INPUT_IDS, LOGIT_ROWS, EngineOptions, GraphSpec
 from specedge.engines.trt import library as libraries
@@ -31,32 +30,13 @@ from specedge.engines.trt.parsing import (
     warnings,
 )
 from specedge.engines.trt.plans import BuildReport, Plan, PlanKey, Widths
+from specedge.engines.trt.progress import Progress, Silent, monitor, stoppable
 from specedge.errors import PlanError
 from specedge.metrics import peak_rss_bytes
 
 _WEIGHTS = re.compile(r"Total Weights Memory: (\d+) bytes")
 _ACTIVATIONS = re.compile(r"Total Activation Memory: (\d+) bytes")
 _NO_MEMORY = re.compile(r"out of memory|outofmemory|insufficient memory|alloc\w* fail", re.I)
-
-
-class Progress(Protocol):
-    """Told about stages in order, as an export's is."""
-
-    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
-
-    def advance(self, amount: int) -> None: ...
-
-    def note(self, message: str) -> None: ...
-
-
-class Silent:
-    """A Progress that says nothing."""
-
-    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
-
-    def advance(self, amount: int) -> None: ...
-
-    def note(self, message: str) -> None: ...
 
 
 def build_options(
@@ -193,6 +173,10 @@ def _configured(parsed: Parsed, key: PlanKey) -> tuple[Any, list[Widths]]:
     config.builder_optimization_level = key.options["optimization_level"]
     # float32 is asked for where it matters; products of 10 bits would part from ONNX Runtime's
     config.clear_flag(trt.BuilderFlag.TF32)
+    # TensorRT-RTX promises then that a call allocates nothing, and can be captured as a CUDA graph
+    allocating = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
+    if allocating is not None:
+        config.set_flag(allocating)
     tuned = int(key.options["tune_for"])
     profiles = [
         Widths(name="verify", widest=key.max_verify, tuned=tuned, rows=key.max_verify),
@@ -221,14 +205,15 @@ def _compiled(parsed: Parsed, config: Any, path: Path, report: Progress) -> memo
         KeyboardInterrupt: Ctrl-C, once the library has stopped.
     """
     log = libraries.logger(parsed.library.backend)
-    monitor = _monitor(parsed.library, report)
-    config.progress_monitor = monitor
+    watching = monitor(parsed.library, report)
+    config.progress_monitor = watching
     try:
-        plan = parsed.builder.build_serialized_network(parsed.network, config)
+        with stoppable(watching):
+            plan = parsed.builder.build_serialized_network(parsed.network, config)
     except MemoryError as error:
         raise _no_memory(path, "host memory") from error
-    if monitor.stopped_by is not None:
-        raise monitor.stopped_by
+    if watching.stopped_by is not None:
+        raise watching.stopped_by
     if plan is not None:
         return memoryview(plan).cast("B")
     if any(_NO_MEMORY.search(text) for level, text in log.lines if level < WARNING):
@@ -245,53 +230,3 @@ def _no_memory(path: Path, what: str) -> PlanError:
         "build with a smaller --context, or with --role target and --role draft one after the "
         "other; the bundle still runs with --engine cpu"
     )
-
-
-def _monitor(library: Library, report: Progress) -> Any:
-    """Turns the library's nested phases into per cent of the build."""
-    base = library.module.IProgressMonitor
-
-    class Monitor(base):  # type: ignore[misc, valid-type]
-        def __init__(self) -> None:
-            base.__init__(self)
-            self.stopped_by: BaseException | None = None
-            self._phases: list[tuple[str, int, int]] = []  # name, steps, done
-            self._shown = 0
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self._guarded(lambda: self._phases.append((phase_name, max(1, num_steps), 0)))
-
-        def phase_finish(self, phase_name: str) -> None:
-            self._guarded(lambda: self._finish(phase_name))
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            self._guarded(lambda: self._step(phase_name, step))
-            return self.stopped_by is None
-
-        def _guarded(self, act: Callable[[], None]) -> None:
-            """An exception, Ctrl-C too, must not pass through the library's own code."""
-            try:
-                act()
-            except BaseException as error:
-                self.stopped_by = self.stopped_by or error
-
-        def _finish(self, name: str) -> None:
-            while self._phases and self._phases.pop()[0] != name:
-                pass
-
-        def _step(self, name: str, step: int) -> None:
-            for index in range(len(self._phases) - 1, -1, -1):
-                found, steps, _ = self._phases[index]
-                if found == name:
-                    self._phases[index] = (found, steps, min(steps, step + 1))
-                    break
-            share, part = 0.0, 1.0
-            for _, steps, done in self._phases:
-                share += part * done / steps
-                part /= steps
-            whole = min(99, int(100 * share))
-            if whole > self._shown:
-                report.advance(whole - self._shown)
-                self._shown = whole
-
-    return Monitor()

@@ -74,7 +74,7 @@ def load(backend: Backend) -> Library:
     """Import one of the two.
 
     Raises:
-        EngineError: not installed, only its name is, or its shared libraries do not load.
+        EngineError: not installed, only its name is, too old, or its shared libraries do not load.
     """
     name = _MODULES[backend]
     extra = f'pip install "specedge[{backend}]"'
@@ -94,7 +94,13 @@ def load(backend: Backend) -> Library:
             f"engine: the package {name} that is installed is empty, a placeholder of the package "
             f"index; uninstall it, then {extra} from NVIDIA's index"
         )
-    return Library(backend, module, str(getattr(module, "__version__", "unknown")))
+    version = str(getattr(module, "__version__", "unknown"))
+    if not hasattr(module.LayerType, "KV_CACHE_UPDATE"):
+        raise EngineError(
+            f"engine: {backend} {version} is too old: it has no update of a KV cache, which came "
+            f"with TensorRT 10.15; {extra} --upgrade"
+        )
+    return Library(backend, module, version)
 
 
 def check_precision(backend: Backend, capability: int, kv_dtype: str, precision: str) -> None:

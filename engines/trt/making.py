@@ -11,10 +11,11 @@ from specedge.contract import GraphSpec
 from specedge.engines import cuda
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt import plans
-from specedge.engines.trt.building import Progress, Silent, build, build_options, check_buildable
+from specedge.engines.trt.building import build, build_options, check_buildable
 from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.options import Settings
 from specedge.engines.trt.plans import Backend, Plan, PlanKey
+from specedge.engines.trt.progress import Progress, Silent
 from specedge.errors import EngineError, PlanError
 
 Role = Literal["target", "draft", "both"]

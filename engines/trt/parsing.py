@@ -117,7 +117,7 @@ class Layers:
                 # the bindings hand out every layer as its base class
                 layer.__class__ = library.module.IAttentionInputLayer
                 self.attentions.append(layer.attention)
-            elif layer.type == getattr(kinds, "KV_CACHE_UPDATE", None):
+            elif layer.type == kinds.KV_CACHE_UPDATE:
                 self.caches.append(layer)
 
     def ancestors(self, names: Iterable[str]) -> set[str]:
