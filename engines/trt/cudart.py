@@ -165,14 +165,12 @@ class Cuda:
         self._call("cudaFree", address)
 
     def allocate_pinned(self, size: int) -> Bytes:
-        """Page-locked host memory, which copies can use while the host goes on; cleared.
+        """Page-locked host memory, which copies can use while the host goes on; not cleared.
 
         `free_pinned` ends the life of the array and of every view of it.
         """
         address = int(self._call("cudaMallocHost", max(1, size)))
-        array = np.ctypeslib.as_array((ctypes.c_uint8 * max(1, size)).from_address(address))
-        array.fill(0)
-        return array
+        return np.ctypeslib.as_array((ctypes.c_uint8 * max(1, size)).from_address(address))
 
     def free_pinned(self, array: Bytes) -> None:
         self._call("cudaFreeHost", array.ctypes.data)

@@ -121,7 +121,7 @@ class Held:
         self._cuda.free(address)
 
     def pinned(self, size: int) -> Bytes:
-        """Cleared page-locked host memory; its views die with it."""
+        """Page-locked host memory, not cleared; its views die with it."""
         try:
             array = self._cuda.allocate_pinned(size)
         except CudaError as error:
