@@ -202,9 +202,10 @@ def test_a_slot_whose_device_is_full_stays_as_it_was(
             EngineError, match=r"^no room on cpu for .* more: out of memory; choose"
         ):
             made.forward(slot, ids[505:513], 505, 1)
-    np.testing.assert_array_equal(score(made, slot, ids[:505], 480, [5]), wanted)
+    # another width is bound anew, to the values that are there now
+    np.testing.assert_allclose(score(made, slot, ids[:505], 480, [6]), wanted, atol=2e-4)
     made.forward(slot, ids[505:513], 505, 1)
-    np.testing.assert_array_equal(score(made, slot, ids[:505], 480, [5]), wanted)
+    np.testing.assert_allclose(score(made, slot, ids[:505], 480, [7]), wanted, atol=2e-4)
 
 
 def full_after(count: int) -> Any:
