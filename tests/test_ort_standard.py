@@ -16,11 +16,13 @@ import specedge
 from specedge.contract import GREEDY_LOGITS, WIDEST_STEP, GraphSpec, Ids, Logits
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, engine, open_engine
+from specedge.engines.ort.accepting import Accepting
 from specedge.engines.ort.bindings import Ports
 from specedge.engines.ort.memory import Memory
 from specedge.engines.ort.providers import open_session
 from specedge.engines.ort.rows import DeviceRows, HostRows, rows_for, step_at
 from specedge.errors import EngineError
+from specedge.export import acceptance_graph
 from test_ort_engine import ids_for, with_a_nan
 from tiny_exports import TinyExports, read_spec
 
@@ -359,17 +361,25 @@ def test_logits_that_were_not_read_in_time_are_not_those_of_another_call(
     assert np.isfinite(read.logits).all()
 
 
-def test_a_greedy_run_fetches_no_logits(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch, growing: OrtEngine
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"temperature": 0.8, "acceptance": "rejection", "seed": 3}],
+    ids=["greedy", "drawn"],
+)
+def test_a_run_fetches_no_logits_and_says_what_it_says_on_the_host(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: dict[str, Any]
 ) -> None:
-    apart = opened(bundle, memory=Memory(is_apart=True))
-    wanted = []
+    acceptance_graph.write(tmp_path, read_spec(bundle).vocab)
+    accepting = Accepting.of(tmp_path)
+    apart = opened(bundle, memory=Memory(is_apart=True), accepting=accepting)
+    said = []
     for _ in range(2):
         with specedge.load(bundle, speculation="on", threads=1) as model:
-            wanted.append(model.generate("a b a b a", max_tokens=40).tokens)
+            said.append(model.generate("a b a b a", max_tokens=40, **asked).tokens)
         monkeypatch.setattr("specedge.engines.ort.open_engine", lambda *_, **__: apart)
         monkeypatch.setattr(apart, "_fetched", lambda *_: pytest.fail("logits were fetched"))
-    assert wanted[0] == wanted[1]
+    assert len(said[0]) == 40
+    assert said[0] == said[1]
 
 
 def test_a_nan_on_a_device_is_found_and_does_not_stay_in_the_slot(
