@@ -535,6 +535,15 @@ def test_logits_that_are_no_numbers_are_found_without_fetching_them(
         engine.forward(slot, ids[:4], 10, 1)
 
 
+def test_a_damaged_row_of_the_head_is_found_when_the_engine_is_opened(
+    machine: Machine, bundle: Path
+) -> None:
+    machine.trt.damaged_id = 77
+    with pytest.raises(EngineError, match="the logit of id 77 is not finite; the weights are"):
+        opened(bundle)
+    assert not machine.cuda.leaks
+
+
 # --- what can be wrong with a machine -----------------------------------------------------------
 
 

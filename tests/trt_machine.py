@@ -119,6 +119,7 @@ class Module:
         self.refuses_calls = False  # execute_async_v3 gives False
         self.capturable = True
         self.poisoned = False  # the greedy logits are NaN
+        self.damaged_id: int | None = None  # its logit is NaN, and not the greatest
         self.kernels: list[Kernels | None] = []  # of contexts, in the order they were made
         self.compilations = 0
         self.runs: list[tuple[int, int, int]] = []  # profile, S, M of what was queued
@@ -307,6 +308,8 @@ class Context:
             except Exception as error:
                 cuda.broken = ILLEGAL_ADDRESS
                 raise Failed(ILLEGAL_ADDRESS) from error
+            if engine.module.damaged_id is not None:
+                ctypes.memset(addresses[LOGITS] + 4 * engine.module.damaged_id, 0xFF, 4)
             if engine.module.poisoned:
                 ctypes.memset(addresses[GREEDY_LOGITS], 0xFF, 4 * rows)
 
