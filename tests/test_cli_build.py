@@ -234,7 +234,7 @@ def test_a_library_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     module.__version__ = "10.14.1"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     with pytest.raises(EngineError, match=r"tensorrt 10\.14\.1 is too old.*--upgrade"):
-        library.load("tensorrt")
+        library.load("tensorrt").check_recent()
 
 
 def test_what_was_built_is_found_by_a_run(said: Callable[..., Said], bundle: Path) -> None:

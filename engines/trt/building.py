@@ -88,12 +88,13 @@ def build(
         key: from `plans.key_for`, with the options of `build_options`.
 
     Raises:
-        EngineError: the library is not installed.
+        EngineError: the library is not installed, or too old.
         PlanError: the graph, its precision or the capability will not do, memory or the disk ran
             out, or the build failed.
     """
     library = library or libraries.load(key.backend)
     report = progress or Silent()
+    library.check_recent()
     library.check_capability(key.compute_capability)
     check_buildable(bundle, spec, key)
     began = time.monotonic()

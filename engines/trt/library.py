@@ -52,6 +52,15 @@ class Library:
         typed = getattr(flags, "STRONGLY_TYPED", None)  # newer versions know nothing else
         return builder.create_network(0 if typed is None else 1 << int(typed))
 
+    def check_recent(self) -> None:
+        """Raise EngineError where it lacks what a `standard` graph needs."""
+        if not hasattr(self.module.LayerType, "KV_CACHE_UPDATE"):
+            raise EngineError(
+                f"engine: {self.backend} {self.version} is too old: it has no update of a KV "
+                "cache, which came with TensorRT 10.15; "
+                f'pip install --upgrade "specedge[{self.backend}]"'
+            )
+
     def check_capability(self, capability: int) -> None:
         """Raise PlanError where it does not compile for it."""
         if self.builds_ahead and capability not in self.capabilities:
@@ -74,7 +83,7 @@ def load(backend: Backend) -> Library:
     """Import one of the two.
 
     Raises:
-        EngineError: not installed, only its name is, too old, or its shared libraries do not load.
+        EngineError: not installed, only its name is, or its shared libraries do not load.
     """
     name = _MODULES[backend]
     extra = f'pip install "specedge[{backend}]"'
@@ -94,13 +103,7 @@ def load(backend: Backend) -> Library:
             f"engine: the package {name} that is installed is empty, a placeholder of the package "
             f"index; uninstall it, then {extra} from NVIDIA's index"
         )
-    version = str(getattr(module, "__version__", "unknown"))
-    if not hasattr(module.LayerType, "KV_CACHE_UPDATE"):
-        raise EngineError(
-            f"engine: {backend} {version} is too old: it has no update of a KV cache, which came "
-            f"with TensorRT 10.15; {extra} --upgrade"
-        )
-    return Library(backend, module, version)
+    return Library(backend, module, str(getattr(module, "__version__", "unknown")))
 
 
 def check_precision(backend: Backend, capability: int, kv_dtype: str, precision: str) -> None:
