@@ -30,6 +30,7 @@ import argparse
 import gzip
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -39,7 +40,7 @@ from pathlib import Path
 from gpu import box, cases, deciding, fast, right
 from gpu.planning import Asked, Planner
 from gpu.report import describe, render, tell, verdict
-from gpu.running import Emit, Json, Running, Stage, child, save
+from gpu.running import Emit, Json, Running, Stage, child, held_back, save
 
 HERE = Path(__file__).resolve().parent
 SCHEMA = 1
@@ -65,15 +66,18 @@ def check(given: argparse.Namespace, work: Path) -> Json:
     result: Json = {"schema": SCHEMA, "provider": given.provider, "quick": given.quick}
     result |= {"started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     result |= {"box": {}, "stages": [], "records": []}
-    running: dict[str, Running] = {}
+    beside: dict[str, Running] = {}
+    started: list[Running] = []
     free = _device_memory()
 
     def start(stage: Stage) -> Running:
         budget_s = min(stage.budget_s, deadline - time.perf_counter())
-        return Running(stage, budget_s, HERE / "gpu_check.py", work, free)
+        with held_back(signal.SIGINT):  # a process that nobody knows of would stay
+            started.append(Running(stage, budget_s, HERE / "gpu_check.py", work, free))
+        return started[-1]
 
-    def finish(started: Running) -> list[Json]:
-        said, records = started.finish()
+    def finish(running: Running) -> list[Json]:
+        said, records = running.finish()
         result["stages"].append(said)
         result["records"] += records
         result["passed"] = verdict(result) == 0
@@ -94,16 +98,16 @@ def check(given: argparse.Namespace, work: Path) -> Json:
         )
         for stage in Planner(asked, result["box"]).stages():
             if stage.beside:
-                running[stage.name] = start(stage)
+                beside[stage.name] = start(stage)
                 continue
-            if stage.needs in running:
-                finish(running.pop(stage.needs))
+            if stage.needs in beside:
+                finish(beside.pop(stage.needs))
             finish(start(stage))
-        for name in list(running):
-            finish(running.pop(name))
+        for name in list(beside):
+            finish(beside.pop(name))
     finally:
-        for left in running.values():
-            left.stop()
+        for running in started:
+            running.stop()
     return result
 
 

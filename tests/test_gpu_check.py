@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -97,6 +100,31 @@ def test_records_of_an_earlier_run_in_the_same_folder_are_not_taken_for_new_ones
 def test_a_stage_for_which_no_time_is_left_does_not_start(tmp_path):
     said, records = run(tmp_path, "hangs", left_s=0.5)
     assert (said["status"], said["seconds"], records) == ("out of time", 0.0, [])
+
+
+def test_an_interrupted_check_leaves_no_process(tmp_path):
+    folder = shape.draw_checkpoint(TINY, tmp_path / "tiny")
+    work = tmp_path / "work"
+    command = [sys.executable, gpu_check.__file__, "--provider", "cpu", "--work", str(work)]
+    with subprocess.Popen([*command, "--source", str(folder)], stderr=subprocess.PIPE) as check:
+        deadline = time.perf_counter() + 60
+        while not (work / "full" / "export.json").exists() and time.perf_counter() < deadline:
+            time.sleep(0.02)
+        assert any(str(work) in line for line in command_lines(but=check.pid))
+        check.send_signal(signal.SIGINT)
+        check.communicate(timeout=20)
+    assert check.returncode == 130
+    assert not any(str(work) in line for line in command_lines())
+
+
+def command_lines(but: int = 0) -> list[str]:
+    """Of every process that runs now."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        if path.parent.name != str(but):
+            with contextlib.suppress(OSError):
+                found.append(path.read_text())
+    return found
 
 
 # --- what runs ------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,9 +110,11 @@ class Running:
 
     def stop(self) -> None:
         """End it, whatever it has done."""
-        if self._process is not None:
+        if self._process is None:
+            return
+        if self._process.poll() is None:
             kill(self._process)
-            self._thread.join()
+        self._thread.join()
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """To its end, or to that of its budget."""
@@ -136,6 +139,24 @@ class Running:
     def _note(self, name: str, value: float | None) -> None:
         if value is not None:
             self._said[name] = max(value, self._said.get(name, 0.0))
+
+
+@contextmanager
+def held_back(number: signal.Signals) -> Iterator[None]:
+    """A signal that comes in the block takes effect behind it; in the main thread only."""
+    came = False
+
+    def note(*_: object) -> None:
+        nonlocal came
+        came = True
+
+    before = signal.signal(number, note)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+    if came:
+        signal.raise_signal(number)
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
