@@ -164,7 +164,11 @@ class _Placer:
             self.writer, "embed", self._parts(linear, scheme), self.layout.element
         )
         words = columns.as_words(placed.packed, "embed.table")
-        lookup = PlacedEmbedding(words, placed.scales, None, scheme.bits, scheme.block_size)
+        # by a name of their own: ONNX Runtime fuses no MatMul whose scales serve another node too
+        scales = placed.scales.seen_as(
+            "embed.table.scales", placed.scales.dtype, placed.scales.shape
+        )
+        lookup = PlacedEmbedding(words, scales, None, scheme.bits, scheme.block_size)
         return lookup, _quantized(linear, scheme, placed, None)
 
     def _linear(self, linear: Linear) -> PlacedLinear:

@@ -38,6 +38,7 @@ class RawGraph:
         batch: B.
         rows: T; default the bundle's context.
         entries: of the session's configuration.
+        optimised: where to write what ONNX Runtime made of the graph.
     """
 
     def __init__(
@@ -48,10 +49,13 @@ class RawGraph:
         batch: int = 1,
         rows: int | None = None,
         entries: dict[str, str] | None = None,
+        optimised: Path | None = None,
     ) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.log_severity_level = 3
+        if optimised is not None:
+            options.optimized_model_filepath = str(optimised)
         for key, value in (entries or {}).items():
             options.add_session_config_entry(key, value)
         self.session = ort.InferenceSession(

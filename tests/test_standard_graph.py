@@ -153,7 +153,7 @@ def test_float16_states_change_lowering_ort_by_what_float16_costs(
     tiny_exports: TinyExports, family: str, precision: str
 ) -> None:
     """The same codes with float32 states are the oracle; both multiply int8 by int8 inside, whose
-    own rounding of states (accuracy level 4) differs by 5e-3 and more."""
+    own rounding of states (accuracy level 4) amplifies the difference; measured 0.045 at worst."""
     graphs = []
     for activations in ("fp32", "fp16"):
         given = {"lowering": "ort", "activations": activations}
@@ -162,7 +162,7 @@ def test_float16_states_change_lowering_ort_by_what_float16_costs(
     ids = ids_for(20) % graphs[0].spec.vocab
     want, got = (graph.forward(ids[None], [0])[LOGITS] for graph in graphs)
     assert graphs[1].spec.kv_dtype == "float16"
-    assert relative_error(got, want) <= 0.15
+    assert relative_error(got, want) <= 0.1
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int4"])
