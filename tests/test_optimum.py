@@ -303,7 +303,6 @@ def test_an_architecture_that_optimum_does_not_know_is_said_in_one_line(
             "weights.bin",
             tmp_path / "scratch",
             tokens=8,
-            threads=1,
             progress=Silent(),
         )
     assert "\n" not in str(caught.value)

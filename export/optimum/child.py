@@ -60,11 +60,8 @@ def run(request: dict[str, Any], stage: Callable[[str], None]) -> dict[str, Any]
         Exception: whatever the libraries raise.
     """
     stage("loading optimum")
-    import torch
     from optimum.exporters.onnx import main_export
 
-    if request["threads"] is not None:
-        torch.set_num_threads(request["threads"])
     exported = Path(request["scratch"]) / "exported"
     _spread_falcon_heads()
     stage("tracing")

@@ -91,7 +91,6 @@ def trace(
     scratch: Path,
     *,
     tokens: int,
-    threads: int | None = None,
     progress: Progress,
 ) -> Traced:
     """Trace a checkpoint folder into `model`, its weights beside it, and compare the two.
@@ -103,7 +102,6 @@ def trace(
         weights: name of the external data, in the same folder.
         scratch: existing and empty; what optimum writes lies there for a while.
         tokens: of a text that both compute; 0: do not compare.
-        threads: of torch; None: its own choice.
         progress: told about the stages.
 
     Raises:
@@ -115,7 +113,6 @@ def trace(
         "weights": weights,
         "scratch": str(scratch),
         "tokens": tokens,
-        "threads": threads,
     }
     # -P: a folder named optimum in the working folder must not be run instead of optimum
     command = [sys.executable, "-P", "-m", "specedge.export.optimum.child", json.dumps(request)]
