@@ -31,7 +31,7 @@ from specedge.export.checkpoint import Checkpoint, read
 from specedge.export.optimum import child, folders, tracing
 from specedge.export.optimum.sizes import sizes_of
 from specedge.export.optimum.tracing import Traced
-from specedge.export.progress import Silent
+from specedge.export.progress import Progress, Silent
 from specedge.export.sources import open_source
 from tiny_decoders import make_decoder
 from tiny_exports import TinyExports
@@ -131,6 +131,16 @@ def test_a_missing_library_is_named_with_its_remedy(
     with pytest.raises(ExportError, match=r"needs optimum-onnx, .*specedge\[optimum\]"):
         optimum.build(config(llama), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_runtime_is_named_before_an_hour_of_tracing(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tracing.importlib.util.find_spec
+    missing = lambda name: None if name == "onnxruntime" else real(name)  # noqa: E731
+    monkeypatch.setattr(tracing.importlib.util, "find_spec", missing)
+    with pytest.raises(ExportError, match=r"needs onnxruntime; .*specedge\[cpu\]"):
+        optimum.build(config(llama), tmp_path / "out")
 
 
 @pytest.mark.parametrize("found", ["5.0.0", "4.58.1", "4.35.2"])
@@ -255,16 +265,19 @@ def test_a_hub_source_is_read_from_the_cache_that_it_was_fetched_into(
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs a line of Python in the place of `child`."""
 
-    def run(code: str) -> Traced:
-        real = tracing.subprocess.Popen
+    real = tracing.subprocess.Popen
 
+    def run(code: str, progress: Progress | None = None) -> Traced:
         def popen(command: list[str], **given: Any) -> Any:
-            return real([sys.executable, "-c", code], **given)
+            started.append(real([sys.executable, "-c", code], **given))
+            return started[-1]
 
         monkeypatch.setattr(tracing.subprocess, "Popen", popen)
         where = {"source": tmp_path, "model": tmp_path / "m", "weights": "w", "scratch": tmp_path}
-        return tracing.trace("target", **where, tokens=1, progress=Silent())
+        return tracing.trace("target", **where, tokens=1, progress=progress or Silent())
 
+    started: list[Any] = []
+    run.started = started  # type: ignore[attr-defined]
     return run
 
 
@@ -286,6 +299,18 @@ def test_a_bad_end_is_one_error_with_its_reason(process: Any, code: str, said: s
     with pytest.raises(ExportError, match=said) as caught:
         process(code)
     assert "\n" not in str(caught.value)
+
+
+def test_stages_are_passed_on_and_an_interrupted_export_leaves_no_process(process: Any) -> None:
+    class Impatient(Silent):
+        def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
+            assert title == "target: tracing"
+            raise KeyboardInterrupt
+
+    code = 'import time; print(\'{"stage": "tracing"}\', flush=True); time.sleep(300)'
+    with pytest.raises(KeyboardInterrupt):
+        process(code, Impatient())
+    assert process.started[0].poll() is not None
 
 
 def test_an_architecture_that_optimum_does_not_know_is_said_in_one_line(

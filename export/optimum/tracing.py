@@ -12,6 +12,7 @@ writes one JSON object a line to its standard output:
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -61,7 +62,8 @@ def check_installed() -> dict[str, str]:
     """Versions of the libraries of the front end.
 
     Raises:
-        ExportError: one is missing, or transformers is not one that optimum-onnx takes.
+        ExportError: one is missing, or ONNX Runtime, or transformers is not one that
+            optimum-onnx takes.
     """
     found = {}
     for name in DISTRIBUTIONS:
@@ -71,6 +73,11 @@ def check_installed() -> dict[str, str]:
             raise ExportError(
                 f"the optimum front end needs {name}, which is not installed; {_EXTRA}"
             ) from None
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise ExportError(
+            "the optimum front end compares what it wrote by running it, which needs onnxruntime; "
+            'pip install "specedge[cpu]"'
+        )
     parts = found["transformers"].split(".")[:2]
     release = tuple(int(part) for part in parts if part.isdigit())
     low, high = _TRANSFORMERS
