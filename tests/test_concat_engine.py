@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from concat_graphs import COLUMNS, CONTEXT, Toy, V
+from concat_graphs import COLUMNS, CONTEXT, D, H, Toy, V
 from specedge.contract import Ids
 from specedge.engines import concat, registry
 from specedge.engines.base import prefill
 from specedge.engines.concat import ConcatEngine, kv_of, open_engine
 from specedge.errors import EngineError, ShapeError
+from specedge.memory import activation_bytes
 
 TOYS = {
     "as optimum writes": Toy(),
@@ -248,7 +249,10 @@ def test_the_registry_opens_it_by_the_lowering_alone(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_growing_kv_counts_twice_in_the_memory_plan() -> None:
-    concat_spec = Toy().spec()
-    assert concat_spec.kv_bytes(10) == 2 * (2 * 10 * 6 * 4)
-    assert Toy().spec(lowering="ort").kv_bytes(10) == 2 * 10 * 6 * 4
+def test_the_memory_plan_counts_growing_kv_twice_and_logits_of_every_row() -> None:
+    growing, fixed = Toy().spec(), Toy().spec(lowering="ort")
+    assert fixed.kv_bytes(10) == 2 * 10 * (H * D) * 4
+    assert growing.kv_bytes(10) == 2 * fixed.kv_bytes(10)
+    more = activation_bytes(growing, CONTEXT, 8) - activation_bytes(fixed, CONTEXT, 8)
+    logits, scores = (CONTEXT - 8) * V, H * CONTEXT * CONTEXT
+    assert more == 4 * (logits + scores)
