@@ -77,13 +77,7 @@ def llama(tiny_exports: TinyExports) -> Path:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("lowering", "ort"),
-        ("activations", "fp32"),
-        ("block_size", 64),
-        ("symmetric", True),
-        ("rounding", "plain"),
-    ],
+    [("lowering", "ort"), ("activations", "fp32")],
 )
 def test_a_choice_of_the_native_front_end_is_refused_by_name(
     llama: Path, tmp_path: Path, traced: list[Any], key: str, value: Any

@@ -38,7 +38,10 @@ from specedge.export.sources import open_source
 from specedge.export.tokens import tokenizer_spec, write_text_files
 
 Role = Literal["target", "draft"]
-_NATIVE_ONLY = ("lowering", "activations", "block_size", "symmetric", "rounding")
+_NATIVE_ONLY = (
+    "lowering",
+    "activations",
+)  # keys of quantised weights mean nothing to fp32, as ever
 _FEWEST_COMPARED, _MOST_COMPARED = 32, 512  # tokens
 _PAST_WINDOW = 16  # tokens compared beyond a sliding window
 SLOWER = (
