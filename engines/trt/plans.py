@@ -207,9 +207,9 @@ def folders(bundle: Path) -> list[Path]:
 
 
 def find(bundle: Path, wanted: PlanKey) -> Plan:
-    """The plan that serves `wanted`: the same but for `options`, and T at least as large.
+    """The plan that serves `wanted`: the same but for `options`, and a context at least as large.
 
-    Of several the one with the smallest T. Nothing but its record and its size is read.
+    Of several the one with the smallest. Nothing but its record and its size is read.
 
     Raises:
         PlanError: none serves; what differs in the nearest, and the command that builds one.
@@ -231,7 +231,7 @@ def find(bundle: Path, wanted: PlanKey) -> Plan:
     why = f"the nearest is {min(near)[1]}" if near else "there is none"
     raise PlanError(
         f"{bundle}: no {wanted.backend} {wanted.version} plan of the {wanted.role} for "
-        f"{_device(wanted)} with T of {wanted.context} or more: {why}; run: "
+        f"{_device(wanted)} and a context of {wanted.context}: {why}; run: "
         f"{command(bundle, wanted)}"
     )
 
