@@ -7,7 +7,7 @@ A weight W [N, K] of `specedge.export.quantize`, symmetric, is stored for x W^T 
 - scales  [K' / block, N]
 
 An embedding is looked up in the same bytes, seen as int32 words: runtimes gather no int4, and
-TensorRT turns a uint8 table into four times its bytes (docs/decisions/0009). So a tied head costs
+TensorRT turns a uint8 table into four times its bytes (docs/decisions/0010). So a tied head costs
 nothing more in the file. The words begin LEAD bytes before the codes, because TensorRT's parser
 knows a weight by its address and takes two that begin at one for the same.
 
