@@ -76,6 +76,8 @@ def breaches(path: Path) -> Iterator[str]:
                 yield f"{where} imports {module}: only the export command may"
         if first == "onnxruntime" and not where.startswith(ORT):
             yield f"{where} imports {module}: only {ORT} may"
+        if first in ("tensorrt", "tensorrt_rtx", "cuda") and not where.startswith("engines/trt/"):
+            yield f"{where} imports {module}: only engines/trt/ may"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -91,6 +93,8 @@ def test_a_file_keeps_the_import_rules(path):
         ("engines/x.py", "from specedge import export"),
         ("engines/x.py", "def f():\n    import onnx"),
         ("engines/x.py", "import onnxruntime"),
+        ("engines/x.py", "import tensorrt_rtx"),
+        ("engines/x.py", "from cuda.bindings import runtime"),
         ("specedge/x.py", "from specedge.export.pairing import compare"),
         ("specedge/x.py", "from engines import base"),
         ("specedge/x.py", "import bench.demo"),
