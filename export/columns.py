@@ -123,7 +123,8 @@ def look_up(
     signed = (part ^ middle).astype(np.float32) - np.float32(middle)
     blocks = signed.reshape(len(ids), -1, scheme.block_size)
     blocks *= scales[:, ids].T[:, :, None].astype(np.float32)
-    return blocks.reshape(len(ids), width)[:, :features]
+    weights: Array = blocks.reshape(len(ids), width)[:, :features]
+    return weights
 
 
 def as_words(codes: Placed, name: str) -> Placed:

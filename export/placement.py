@@ -158,18 +158,17 @@ class _Placer:
         if self.scheme is None or not self.layout.columns:
             placed = self._linear(linear)
             return _as_table(placed), placed
-        scheme = self.scheme
-        self.writer.add("embed.lead", np.uint8, (columns.LEAD,), [np.zeros(columns.LEAD, np.uint8)])
-        placed = columns.add_columns(
+        scheme, lead = self.scheme, np.zeros(columns.LEAD, np.uint8)
+        self.writer.add("embed.lead", lead.dtype, lead.shape, [lead])
+        matrix = columns.add_columns(
             self.writer, "embed", self._parts(linear, scheme), self.layout.element
         )
-        words = columns.as_words(placed.packed, "embed.table")
+        words = columns.as_words(matrix.packed, "embed.table")
         # by a name of their own: ONNX Runtime fuses no MatMul whose scales serve another node too
-        scales = placed.scales.seen_as(
-            "embed.table.scales", placed.scales.dtype, placed.scales.shape
-        )
+        dtype, shape = matrix.scales.dtype, matrix.scales.shape
+        scales = matrix.scales.seen_as("embed.table.scales", dtype, shape)
         lookup = PlacedEmbedding(words, scales, None, scheme.bits, scheme.block_size)
-        return lookup, _quantized(linear, scheme, placed, None)
+        return lookup, _quantized(linear, scheme, matrix, None)
 
     def _linear(self, linear: Linear) -> PlacedLinear:
         bias = None
