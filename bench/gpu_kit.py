@@ -58,8 +58,9 @@ The second takes under 8 minutes and says what the box has before it measures an
 whose runtime is missing is skipped with its reason. With `--provider cpu --quick` it runs the same
 stages on the processor, in a few minutes.
 
-The box brings numpy, onnx, ONNX Runtime and safetensors; with none of ONNX Runtime for GPUs,
-TensorRT and TensorRT-RTX nothing of specedge runs on its GPU, and the check says so.
+The box brings PyTorch, numpy, onnx (with sympy), ONNX Runtime and safetensors. With none of ONNX
+Runtime for GPUs, TensorRT and TensorRT-RTX nothing of specedge runs on its GPU, and the check says
+so.
 
 ONNX Runtime for GPUs can travel in pieces ({pieces}). It must be the only ONNX Runtime:
 

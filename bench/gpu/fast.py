@@ -90,4 +90,8 @@ def torch_baseline(request: Json, emit: Emit) -> None:
         pasts=tuple(request["pasts"]),
         samples=request["samples"],
     )
-    emit(case="1.5B shape, torch alone", status="measured", figures=figures)
+    emit(
+        case="torch alone, 1.5B's shape" if request["shape"] == shape.SHAPE else "torch alone",
+        status="measured",
+        figures=figures,
+    )

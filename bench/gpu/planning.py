@@ -75,8 +75,9 @@ class Planner:
         self._shape = SMALL if asked.quick else SHAPE
         self._common: Json = {"work": asked.work, "provider": asked.provider, "plant": asked.plant}
         self._common |= QUICK if asked.quick else SIZES
+        self._large_name = "small" if asked.quick else "1.5b"
         self._large = [
-            replace(case, name=f"1.5b-{case.name}", reference="", draft=False)
+            replace(case, name=f"{self._large_name}-{case.name}", reference="", draft=False)
             for case in self._cases
             if case.timed
         ]
@@ -117,7 +118,8 @@ class Planner:
 
     def _bundles(self) -> list[Stage]:
         source, work = self._asked.source, self._asked.work
-        drawn = self._request(None, self._large) | {"source": f"{work}/1.5b", "shape": self._shape}
+        drawn = self._request(None, self._large) | {"shape": self._shape}
+        drawn["source"] = f"{work}/{self._large_name}"
         every = list({case.name: case for case in (*REFERENCES, *self._cases)}.values())
         real = self._request(None, every) | {"source": source}
         return [

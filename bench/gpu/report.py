@@ -124,8 +124,9 @@ def _right_row(record: Json) -> Json:
 def _curve_rows(record: Json) -> Iterator[Json]:
     points = record["figures"].get("points", [])
     for past in sorted({point["past"] for point in points}):
-        row = {"of": f"{record['engine'] or ''} {record['case']}".strip(), "past": str(past)}
         at = {point["N"]: point for point in points if point["past"] == past}
+        row = {"of": f"{record['engine'] or ''} {record['case']}".strip(), "past": str(past)}
+        row["calls"] = str(min(point["calls"] for point in at.values()))
         for n in COLUMNS:
             row[f"N={n}"] = ""
             if n in at:
