@@ -9,7 +9,8 @@ Hidden states stay [B*S, H]: a linear that is not quantised is then one Gemm ove
 own [out, in] layout, so no weight is transposed at export or held twice at load.
 
 Hidden states and KV are float32 or float16 (CUDA's GroupQueryAttention takes no float32); logits
-are float32 either way, and the norms' kernels compute in float32.
+are float32 either way, and the norms' kernels compute in float32. The residual sum is of the hidden
+states' dtype: a model whose sum outgrows float16 wants lowering "standard", which keeps it float32.
 """
 
 from __future__ import annotations
