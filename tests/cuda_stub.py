@@ -272,6 +272,7 @@ class FakeCuda:
     @call()
     def cudaStreamDestroy(self, stream: Stream) -> None:
         del self.streams[stream.number]
+        stream.queue = []
 
     @call()
     def cudaStreamSynchronize(self, stream: Stream) -> None:
@@ -298,7 +299,7 @@ class FakeCuda:
 
     @call(1)
     def cudaGraphInstantiate(self, graph: Graph, flags: int) -> Graph:
-        executable = Graph(graph.work)
+        executable = Graph(list(graph.work))
         self.executables.add(executable)
         return executable
 
@@ -309,6 +310,7 @@ class FakeCuda:
     @call()
     def cudaGraphExecDestroy(self, graph: Graph) -> None:
         self.executables.remove(graph)
+        graph.work = []
 
     @call()
     def cudaGraphLaunch(self, graph: Graph, stream: Stream) -> None:

@@ -117,6 +117,7 @@ class Module:
             self.DynamicShapesKernelSpecializationStrategy = Kernels
             self.EngineValidity, self.EngineInvalidityDiagnostics = Validity, Diagnostics
         self.refuses_calls = False  # execute_async_v3 gives False
+        self.refuses_captured = False  # the same while a stream is captured
         self.capturable = True
         self.poisoned = False  # the greedy logits are NaN
         self.damaged_id: int | None = None  # its logit is NaN, and not the greatest
@@ -278,6 +279,8 @@ class Context:
         if engine.module.refuses_calls:
             return self._no("told to refuse")
         captured = cuda.streams[stream].graph is not None
+        if captured and engine.module.refuses_captured:
+            return self._no("told to refuse")
         if captured and not self.settled:
             cuda.streams[stream].invalid = True
             return self._no("shapes were changed and no plain call was made since")

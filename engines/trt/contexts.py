@@ -25,7 +25,7 @@ class Context:
 
     def __init__(self, inner: Any, activations: tuple[int, int]) -> None:
         inner.set_device_memory(*activations)
-        self.inner = inner
+        self.inner: Any = inner
         self._call: Call | None = None
         self._cache: Cache | None = None
 
@@ -56,6 +56,10 @@ class Context:
             self._shape(INPUT_IDS, (1, width))
             self._shape(LOGIT_ROWS, (rows,))
             self._call = call
+
+    def close(self) -> None:
+        """Let go of the library's object, whoever else still knows this one."""
+        self.inner = None
 
     def _address(self, name: str, address: int) -> None:
         if not self.inner.set_tensor_address(name, address):

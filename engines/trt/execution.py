@@ -231,5 +231,7 @@ class Execution:
             return
         work: list[Callable[[], None]] = [partial(cuda.wait, stream)]
         work += [partial(cuda.end_graph, graph) for graph in graphs]
-        work += [self._contexts.clear, partial(cuda.end_stream, stream)]
+        work += [context.close for context in self._contexts]
+        work += [partial(cuda.end_stream, stream)]
+        self._contexts = []
         do_all(work)
