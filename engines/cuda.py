@@ -56,15 +56,15 @@ class Device:
         """ "SM90"."""
         return f"SM{self.capability[0]}{self.capability[1]}"
 
-    def check_dtype(self, dtype: Dtype, where: str) -> None:
-        """Raises EngineError where the GPU does not compute in it."""
+    def check_dtype(self, dtype: Dtype, where: str, key: str = "export.activations") -> None:
+        """Raises EngineError where the GPU does not compute in it; `key` of a config asked for it."""
         least = LEAST_CAPABILITY.get(dtype, (0, 0))
         if self.capability < least:
             other = "fp16" if dtype == "bfloat16" and self.capability >= (5, 3) else "fp32"
             raise EngineError(
                 f"{where}: activations are {dtype}, which needs compute capability "
                 f"{least[0]}.{least[1]}; {self.name} has {self.capability[0]}.{self.capability[1]}"
-                f": export with --set export.activations={other}, or run with --engine cpu"
+                f": export with --set {key}={other}, or run with --engine cpu"
             )
 
 

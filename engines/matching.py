@@ -60,7 +60,7 @@ def check(name: str, spec: GraphSpec) -> None:
     elif name == "cpu" and spec.kv_dtype == "bfloat16":
         raise EngineError(
             f"{where} has bfloat16 activations, which ONNX Runtime does not compute on a CPU; "
-            "export with --set export.activations=fp16 or fp32"
+            f"export with --set {activations_key(spec)}=fp16 or fp32"
         )
 
 
@@ -74,8 +74,15 @@ def _check_fused(name: str, spec: GraphSpec, where: str) -> None:
     if name == "cuda" and spec.kv_dtype == "float32":
         raise EngineError(
             f"{where} has float32 activations, which ONNX Runtime's attention on CUDA does not "
-            "take; export with --set export.activations=fp16, or with --lowering standard"
+            f"take; export with --set {activations_key(spec)}=fp16, or with --lowering standard"
         )
+
+
+def activations_key(spec: GraphSpec) -> str:
+    """Where a config says of what type the graph's activations are: weights that are not quantised
+    are what they are multiplied with."""
+    quantised = spec.precision in ("int4", "int8")
+    return "export.activations" if quantised else f"{spec.role}.precision"
 
 
 def runs_as(name: str, description: str) -> bool:

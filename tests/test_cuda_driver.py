@@ -172,6 +172,8 @@ def test_a_type_that_the_gpu_is_too_old_for_is_refused_with_another(capability, 
         old.check_dtype(dtype, "engine cuda: target")
     other = "fp16" if capability >= (5, 3) else "fp32"
     assert f"export.activations={other}" in str(e.value)
+    with pytest.raises(EngineError, match=f"--set draft.precision={other}"):
+        old.check_dtype(dtype, "engine cuda: draft", "draft.precision")
     old.check_dtype("float32", "engine cuda: target")
     just = cuda.Device("A100", cuda.LEAST_CAPABILITY[dtype], 1, (12, 0))
     for device in (just, H200):

@@ -6,6 +6,7 @@ Engines on a GPU are fake ones that describe themselves as the real ones do.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,7 @@ from probe_desk import cheap, prompts
 from probe_desk import install as in_known_time
 from specedge import opening
 from specedge.bundle import Bundle
+from specedge.config import Config
 from specedge.contract import GraphSpec
 from specedge.desk import Desk
 from specedge.engines import cuda, matching, options, registry
@@ -110,6 +112,41 @@ def test_an_engine_takes_what_it_runs_and_says_how_to_export_for_it(pair, name, 
     assert "\n" not in str(error.value)
     with pytest.raises(EngineError, match=f"^engine {name}: "):  # before any library is looked for
         registry.create(name, pair, spec)
+
+
+@pytest.mark.parametrize(
+    ("lowering", "precision", "activations"),
+    [
+        ("standard", "bf16", "auto"),
+        ("standard", "int4", "bf16"),
+        ("ort", "fp32", "auto"),
+        ("ort", "int4", "auto"),
+    ],
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_what_a_refusal_says_to_set_can_be_set_and_is_then_run(
+    pair, role, lowering, precision, activations
+):
+    said = {
+        "name": "tiny",
+        "target": {"source": "x", "precision": "int4" if role == "draft" else precision},
+        "draft": {"source": "x", "precision": precision},
+        "export": {"lowering": lowering, "activations": activations},
+    }
+
+    def built() -> GraphSpec:
+        config = Config.model_validate(said)
+        model = config.draft if role == "draft" else config.target
+        spec = graph(pair, lowering, config.activations(model))
+        return spec.model_copy(update={"role": role, "precision": model.precision})
+
+    name = "cpu" if lowering == "standard" else "cuda"
+    with pytest.raises(EngineError, match=f"the {role} ") as error:
+        matching.check(name, built())
+    key, value = re.search(r"--set (\S+)=(\w+)", str(error.value)).groups()
+    section, option = key.split(".")
+    said[section][option] = value
+    matching.check(name, built())
 
 
 def test_every_engine_is_told_by_its_description_and_by_no_other():

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 from specedge.contract import EngineOptions, GraphSpec
+from specedge.engines import matching
 from specedge.engines.ort.accepting import Accepting
 from specedge.engines.ort.engine import OrtEngine
 from specedge.engines.ort.memory import Memory
@@ -105,7 +106,7 @@ def _check_asked(spec: GraphSpec, provider: str, *, captures: bool) -> None:
     if provider == "cpu" and spec.kv_dtype == "bfloat16":
         raise EngineError(
             f"{spec.role}: ONNX Runtime's CPU provider has no bfloat16; use --engine cuda, or "
-            'export with activations = "fp16" or "fp32"'
+            f"export with --set {matching.activations_key(spec)}=fp16 or fp32"
         )
     if captures and spec.lowering == "ort":
         raise EngineError(
