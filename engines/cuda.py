@@ -57,7 +57,7 @@ class Device:
         return f"SM{self.capability[0]}{self.capability[1]}"
 
     def check_dtype(self, dtype: Dtype, where: str, key: str = "export.activations") -> None:
-        """Raises EngineError where the GPU does not compute in it; `key` of a config asked for it."""
+        """Raises EngineError where the GPU does not compute in it; `key` of a config says so."""
         least = LEAST_CAPABILITY.get(dtype, (0, 0))
         if self.capability < least:
             other = "fp16" if dtype == "bfloat16" and self.capability >= (5, 3) else "fp32"

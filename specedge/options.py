@@ -105,7 +105,8 @@ class GenerationOptions:
             if name not in _KNOWN:
                 near = difflib.get_close_matches(str(name), _KNOWN, n=1)
                 hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(_KNOWN))
-                raise OptionError(f"{name}: no such option; {hint}")
+                said = name if str(name).isidentifier() else shown(name)
+                raise OptionError(f"{said}: no such option; {hint}")
         max_tokens = _max_tokens(given.get("max_tokens", defaults.max_tokens))
         ignore_eos = _flag("ignore_eos", given.get("ignore_eos"))
         stop = _stop(given.get("stop"))

@@ -217,6 +217,8 @@ def test_an_integer_out_of_range_or_none_at_all_is_refused(name, value):
     [
         ({"max_token": 5}, "max_token: no such option; did you mean max_tokens?"),
         ({"zzz": 5}, "zzz: no such option; known: acceptance"),
+        ({"a\nb": 5}, "'a\\\\nb': no such option; known: acceptance"),
+        ({"": 5}, "'': no such option; known: acceptance"),
         ({"max_tokens": 0}, "max_tokens: expected 1 or more"),
         ({"stop": ""}, "stop: an empty string"),
         ({"stop": ["a", ""]}, r"stop\[1\]: an empty string"),

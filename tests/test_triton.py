@@ -241,7 +241,13 @@ def test_requests_of_a_batch_are_served_in_turn_and_one_that_is_wrong_harms_no_o
         ({"prompt": b"\xff"}, "prompt: not UTF-8 at byte 0"),
         ({"messages": "{"}, "messages: not valid JSON"),
         ({"messages": '"hi"'}, "messages: expected a JSON list"),
+        ({"messages": "[1, 2]"}, "messages: expected a JSON list of objects"),
         ({"messages": '[{"role": "user"}]'}, "content"),
+        ({"prompt": "x", "options": '{"a\\nb": 1}'}, "'a\\nb': no such option"),
+        (
+            {"prompt": "x", "options": '{"a\\nb": 1}', "parameters": {"a\nb": 1}},
+            "'a\\nb': given in options and as a parameter",
+        ),
         ({"prompt": "x", "options": "[" * 100_000}, "options: not valid JSON"),
         ({"prompt": "x", "options": "[1]"}, "options: expected a JSON object"),
         ({"prompt": "x", "options": '{"max_token": 1}'}, "did you mean max_tokens"),
@@ -249,7 +255,7 @@ def test_requests_of_a_batch_are_served_in_turn_and_one_that_is_wrong_harms_no_o
         ({"prompt": "x", "parameters": {"max_token": 1}}, "did you mean max_tokens"),
         (
             {"prompt": "x", "options": '{"seed": 1}', "parameters": {"seed": 1}},
-            "seed: given in options and as a parameter",
+            "'seed': given in options and as a parameter",
         ),
         ({"prompt": "x " * 400}, "256"),
     ],

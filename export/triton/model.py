@@ -144,7 +144,8 @@ class TritonPythonModel:
         if messages is None:
             return prompt
         said = _parsed("messages", messages)
-        if not isinstance(said, list):
+        # a list of numbers would be a prompt of ids
+        if not isinstance(said, list) or not all(isinstance(each, dict) for each in said):
             raise PromptError("messages: expected a JSON list of objects with role and content")
         return said
 
@@ -216,7 +217,7 @@ def request_options(given: str | None, parameters: str) -> dict[str, Any]:
         if name.startswith(_RESERVED):
             continue
         if name in options:
-            raise OptionError(f"{name}: given in options and as a parameter; leave one out")
+            raise OptionError(f"{name!r}: given in options and as a parameter; leave one out")
         options[name] = value
     return options
 
