@@ -205,6 +205,12 @@ def _describe(
             f"positions; set it to {spec.max_positions} or less"
         )
     context = min(context, spec.max_positions)
+    deepest = max(export.hidden_taps, default=0)
+    if role == "target" and deepest > len(spec.layers):
+        raise ExportError(
+            f"[export] hidden_taps: {deepest}, but the target has {len(spec.layers)} layers; "
+            f"expected 0..{len(spec.layers)}, the last for what the final norm takes"
+        )
     vocab = min(checkpoint.tokenizer.vocab, spec.vocab_rows)
     if target is not None:
         vocab = min(vocab, target.graph.vocab)
@@ -236,6 +242,7 @@ def _describe(
         kv_dtype=activations,
         context=context,
         max_verify=export.max_verify,
+        taps=list(export.hidden_taps) if role == "target" else [],
         weight_bytes=predict_bytes(
             spec, scheme, lowering.layout(activations), vocab=vocab, context=rope_rows(context)
         ),
@@ -350,6 +357,7 @@ def _write(model: _Model, folder: Path, progress: Progress) -> _Written:
         folder / graph.model,
         weights=weights.name,
         version=version("specedge"),
+        taps=graph.taps,
     )
     return _Written(graph.model_copy(update={"weight_bytes": written}), sha256, placed)
 

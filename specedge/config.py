@@ -83,6 +83,7 @@ class ExportConfig(_Section):
     activations: Literal["auto", "fp32", "fp16", "bf16"] = "auto"  # of hidden states and KV
     context: Annotated[int, Field(ge=MIN_CONTEXT, le=MAX_CONTEXT)] = 4096
     max_verify: Annotated[int, Field(ge=1, le=MAX_VERIFY)] = 16
+    hidden_taps: list[Annotated[int, Field(ge=0)]] = []  # target layers whose input is an output
     block_size: Literal[32, 64, 128] = 64
     symmetric: bool | None = None  # None: where the lowering asks for it
     rounding: Rounding = "calibrated"
@@ -100,6 +101,13 @@ class ExportConfig(_Section):
         if self.lowering == "ort" and self.activations == "bf16":
             raise ValueError("activations = 'bf16': lowering ort has fp32 and fp16; use standard")
         return self
+
+    @field_validator("hidden_taps")
+    @classmethod
+    def _each_tap_once(cls, value: list[int]) -> list[int]:
+        if len(set(value)) != len(value):
+            raise ValueError("lists a layer twice")
+        return value
 
     @model_validator(mode="after")
     def _verify_fits(self) -> ExportConfig:

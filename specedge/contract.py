@@ -18,6 +18,8 @@ outputs
     greedy_logits    float32 [M]         the logit of each greedy id, so that logits which stay on
                                          a device can be checked for NaN; older graphs lack it
     present.{l}.key / present.{l}.value  bound to the buffers of past.{l}.*: nothing is copied
+    hidden.{n}       kv_dtype [B, S, H]  what layer n takes, L what the last norm takes; for each n
+                                         of `GraphSpec.taps`
 
 V counts the ids that the tokenizer knows: a padded tail of the checkpoint's vocabulary is cut
 at export, so a padded id can neither be proposed nor accepted (docs/decisions/0001).
@@ -110,6 +112,11 @@ def rope_rows(context: int) -> int:
     return context + WIDEST_STEP - 1
 
 
+def tap(layer: int) -> str:
+    """Name of the output that taps what a layer takes."""
+    return f"hidden.{layer}"
+
+
 Margin = Annotated[float, Field(ge=limits.MIN_MARGIN, le=limits.MAX_MARGIN)]
 
 
@@ -133,9 +140,10 @@ class GraphSpec(_Model):
     heads: Size
     kv_heads: Size  # H_kv
     head_dim: Size  # D
-    kv_dtype: Element = "float32"  # of hidden states too
+    kv_dtype: Element = "float32"  # of hidden states too; `standard` adds them up in float32
     context: Size  # T, rows of the KV buffer; also bounds the rotary tables
     max_verify: Size  # widest verification the memory plan allows for: K + 1 <= max_verify
+    taps: list[Annotated[int, Field(ge=0, le=4096)]] = []  # hidden.{n} among the outputs
     weight_bytes: Bytes  # of `weights`
     parameters: Bytes
 

@@ -116,6 +116,8 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
         ),
         ("[export]\nactivations = 'bf16'\n", r"\[export\] activations = 'bf16': .*use standard"),
         ("[export]\nactivations = 'fp8'\n", r"activations = 'fp8': expected 'auto', 'fp32'"),
+        ("[export]\nhidden_taps = [1, 1]\n", r"hidden_taps = \[1, 1\]: lists a layer twice"),
+        ("[export]\nhidden_taps = [-1]\n", r"hidden_taps.0 = -1: .*equal to 0"),
         ("[export]\nlowering = 'trt'\n", r"lowering = 'trt': expected 'ort' or 'standard'"),
         ("[export]\nfrontend = 'torch'\n", r"frontend = 'torch': expected 'native' or 'optimum'"),
         ("[engines]\ncuda = 1\n", r"cuda is a value; expected a section, as in \[engines\.cuda\]"),

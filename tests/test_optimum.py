@@ -77,7 +77,7 @@ def llama(tiny_exports: TinyExports) -> Path:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("lowering", "ort"), ("activations", "fp32")],
+    [("lowering", "ort"), ("activations", "fp32"), ("hidden_taps", [1])],
 )
 def test_a_choice_of_the_native_front_end_is_refused_by_name(
     llama: Path, tmp_path: Path, traced: list[Any], key: str, value: Any

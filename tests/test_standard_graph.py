@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,12 @@ from specedge.contract import (
     LOGITS,
     GraphSpec,
     past,
+    tap,
 )
+from specedge.engines.ort import open_engine
+from specedge.errors import ExportError
 from specedge.export import families
 from specedge.export.builder import build
-from specedge.export.lowerings import standard
 from specedge.export.reference import Reference
 from tiny_exports import TinyExports, config_for, quick_rounding, read_manifest, read_spec
 from tiny_models import ArrayTensors, read_config
@@ -96,33 +97,53 @@ def test_attention_is_told_its_lengths_by_a_mask_that_comes_from_them(
     assert all(len(shared) == 1 for shared in masks.values()), "layers of a window share its mask"
 
 
+@pytest.mark.parametrize("lowering", ["standard", "ort"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_taps_are_what_each_layer_takes_and_what_the_last_one_gives(
-    tiny_exports: TinyExports,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: str,
+    tiny_exports: TinyExports, precision: str, lowering: str
 ) -> None:
-    monkeypatch.setattr(standard, "write", partial(standard.write, taps=(0, 1, 3)))
+    taps, bound = (0, 1, 3), 1e-5 if precision == "fp32" else 1e-2
     checkpoint = tiny_exports.checkpoint("mistral")
-    config = config_for(checkpoint, precision=precision, lowering="standard", context=CONTEXT)
-    bundle = build(config, tmp_path / "out")
+    bundle = tiny_exports.bundle(
+        checkpoint, precision=precision, lowering=lowering, context=CONTEXT, hidden_taps=list(taps)
+    )
     spec = read_spec(bundle)
-    batch = (ids_for(20) % spec.vocab).reshape(2, 10)
-    got = RawGraph(bundle, spec, batch=2).forward(batch, [0, 0])
+    assert tuple(spec.taps) == taps
+    ids = (ids_for(10) % spec.vocab)[None]
+    got = RawGraph(bundle, spec).forward(ids, [0])
     oracle = reference(tiny_exports, "mistral")
-    for row, ids in enumerate(batch):
-        hidden = oracle.embed(ids)
-        for layer in oracle.spec.layers:
-            if layer.index in (0, 1):
-                error = relative_error(got[f"hidden.{layer.index}"][row], hidden)
-                assert error <= (1e-5 if precision == "fp32" else 1e-2)
-            hidden = oracle.block(layer, hidden)
-        assert relative_error(got["hidden.3"][row], hidden) <= (
-            1e-5 if precision == "fp32" else 1e-2
+    hidden = oracle.embed(ids[0])
+    for layer in oracle.spec.layers:
+        if layer.index in taps:
+            assert relative_error(got[tap(layer.index)][0], hidden) <= bound
+        hidden = oracle.block(layer, hidden)
+    assert relative_error(got[tap(len(oracle.spec.layers))][0], hidden) <= bound
+    assert tap(2) not in got
+    assert str(got[tap(1)].dtype) == spec.kv_dtype
+
+
+@pytest.mark.parametrize("lowering", ["standard", "ort"])
+def test_an_engine_runs_a_tapped_graph_as_any_other(
+    tiny_exports: TinyExports, lowering: Any
+) -> None:
+    checkpoint = tiny_exports.checkpoint("mistral")
+    scored = []
+    for taps in ([], [0, 1, 3]):
+        bundle = tiny_exports.bundle(
+            checkpoint, precision="fp32", lowering=lowering, context=CONTEXT, hidden_taps=taps
         )
-    assert "hidden.2" not in got
-    assert str(got["hidden.1"].dtype) == spec.kv_dtype
+        engine = open_engine(bundle, read_spec(bundle))
+        ids = ids_for(8) % engine.spec.vocab
+        scored.append(engine.forward(engine.new_slot(), ids, 0, 8).logits.copy())
+        engine.close()
+    np.testing.assert_array_equal(*scored)
+
+
+def test_a_tap_past_the_last_layer_is_refused(tiny_exports: TinyExports, tmp_path: Path) -> None:
+    config = config_for(tiny_exports.checkpoint("mistral"), hidden_taps=[4], context=CONTEXT)
+    with pytest.raises(ExportError, match=r"hidden_taps: 4, but the target has 3 layers"):
+        build(config, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_bfloat16_is_within_its_own_rounding_of_float32(tiny_exports: TinyExports) -> None:

@@ -147,6 +147,17 @@ def test_a_static_t_is_built_and_counted(
     assert f"-T{context}.plan" in plan.path.name
 
 
+def test_a_plan_has_no_taps(exports: TinyExports) -> None:
+    checkpoint = exports.checkpoint("llama")
+    path = exports.bundle(checkpoint, lowering="standard", precision="fp16", hidden_taps=[0, 2])
+    spec = Bundle.open(path).manifest.target
+    network = parsing.parse(library.load(BACKEND), path, spec, 64).network
+    outputs = {network.get_output(index).name for index in range(network.num_outputs)}
+    assert spec.taps == [0, 2]
+    assert len(outputs) == 3 + 2 * spec.layers
+    assert not outputs & {"hidden.0", "hidden.2"}
+
+
 def test_float32_attention_builds_only_as_decomposable(exports: TinyExports) -> None:
     opened = pair_of(exports, "llama", "fp32", "int8")
     spec = opened.manifest.target

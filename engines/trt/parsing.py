@@ -23,6 +23,7 @@ from specedge.contract import (
     GraphSpec,
     past,
     present,
+    tap,
 )
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt.library import Library
@@ -90,12 +91,21 @@ def parse(library: Library, bundle: Path, spec: GraphSpec, context: int) -> Pars
             f"{path}: {library.backend} cannot use this graph: {_parse_error(parser, log)}"
         )
     check_warnings(path, log.lines)
+    _drop_taps(spec, network)
     layers = Layers(library, network)
     check_network(path, spec, network, layers, context)
     for attention in layers.attentions:
         # without it float32 has no kernel; with it the fused kernel stays the first choice
         attention.decomposable = spec.kv_dtype == "float32" or attention.decomposable
     return Parsed(library, builder, network, parser)
+
+
+def _drop_taps(spec: GraphSpec, network: Any) -> None:
+    """A plan writes all of its outputs in every call; nobody reads these yet."""
+    names = {tap(layer) for layer in spec.taps}
+    for tensor in [network.get_output(index) for index in range(network.num_outputs)]:
+        if tensor.name in names:
+            network.unmark_output(tensor)
 
 
 class Layers:

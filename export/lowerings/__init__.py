@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +24,14 @@ class Writes(Protocol):
         ...
 
     def write(
-        self, spec: DecoderSpec, placed: PlacedModel, path: Path, *, weights: str, version: str
+        self,
+        spec: DecoderSpec,
+        placed: PlacedModel,
+        path: Path,
+        *,
+        weights: str,
+        version: str,
+        taps: Sequence[int] = (),
     ) -> None:
         """Write the model file `path`, referring to `weights` beside it; `check` has passed."""
         ...

@@ -15,6 +15,7 @@ states' dtype: a model whose sum outgrows float16 wants lowering "standard", whi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from specedge.contract import (
     Element,
     past,
     present,
+    tap,
 )
 from specedge.errors import UnsupportedError
 from specedge.export.decoder import DecoderSpec, Layer
@@ -58,7 +60,13 @@ class _Lengths:
 
 
 def write(
-    spec: DecoderSpec, placed: PlacedModel, path: Path, *, weights: str, version: str
+    spec: DecoderSpec,
+    placed: PlacedModel,
+    path: Path,
+    *,
+    weights: str,
+    version: str,
+    taps: Sequence[int] = (),
 ) -> None:
     """Write the model file `path`, referring to `weights` beside it; `check` has passed.
 
@@ -68,8 +76,11 @@ def write(
         path: the .onnx file to write.
         weights: name of the external data file in the same folder.
         version: of specedge, recorded in the model.
+        taps: layers n whose input becomes an output `hidden.{n}`; n = L is what the last norm
+            takes.
     """
-    _Writer(spec, placed, GraphWriter(spec.model_type, weights, OPSETS)).write(path, version)
+    writer = _Writer(spec, placed, GraphWriter(spec.model_type, weights, OPSETS), frozenset(taps))
+    writer.write(path, version)
 
 
 def check(spec: DecoderSpec) -> None:
@@ -93,8 +104,10 @@ def layout(activations: Element) -> Layout:
 
 
 class _Writer:
-    def __init__(self, spec: DecoderSpec, placed: PlacedModel, graph: GraphWriter) -> None:
-        self.spec, self.placed, self.g = spec, placed, graph
+    def __init__(
+        self, spec: DecoderSpec, placed: PlacedModel, graph: GraphWriter, taps: frozenset[int]
+    ) -> None:
+        self.spec, self.placed, self.g, self.taps = spec, placed, graph, taps
         self.element = onnx_type(placed.layout.element)
         self._shapes: dict[str, ir.Value] = {}
 
@@ -111,6 +124,9 @@ class _Writer:
         for layer in spec.layers:
             residual, branch = self._block(layer, residual, branch, lengths)
         assert branch is not None
+        if len(spec.layers) in self.taps:
+            whole = g.op("Add", [residual, branch], "head/whole")
+            self._tap(len(spec.layers), whole, lengths)
         self._head(residual, branch, rows)
         g.save(path, version)
 
@@ -158,6 +174,8 @@ class _Writer:
         """One block; the sum of what it takes, and of what it returns, is the hidden state."""
         at = f"layers.{layer.index}"
         residual, normed = self._add_norm(residual, branch, layer.input_norm, f"{at}/input_norm")
+        if layer.index in self.taps:
+            self._tap(layer.index, residual, lengths)
         attended = self._attention(layer, normed, lengths, f"{at}/attn")
         if layer.post_attention_norm is not None:
             attended = self._norm(attended, layer.post_attention_norm, f"{at}/post_attention_norm")
@@ -242,6 +260,11 @@ class _Writer:
         if self.element != FLOAT:
             logits = g.op("Cast", [logits], "head/float32", to=int(FLOAT))
         write_scores(g, spec, logits, self.placed.vocab)
+
+    def _tap(self, index: int, flat: ir.Value, lengths: _Lengths) -> None:
+        name, width = tap(index), self.spec.hidden
+        shaped = self._unflatten(flat, lengths, width, name)
+        self.g.output(shaped, name, self.element, ["B", "S", width])
 
     def _linear(self, placed: PlacedLinear, hidden: ir.Value, at: str) -> ir.Value:
         g = self.g

@@ -33,6 +33,7 @@ from specedge.contract import (
     Element,
     past,
     present,
+    tap,
 )
 from specedge.export.columns import LEAD
 from specedge.export.decoder import DecoderSpec, Layer
@@ -95,7 +96,6 @@ class _Writer:
     def __init__(
         self, spec: DecoderSpec, placed: PlacedModel, graph: GraphWriter, taps: frozenset[int]
     ) -> None:
-        assert taps <= set(range(len(spec.layers) + 1)), f"no layers {taps}"
         self.spec, self.placed, self.g, self.taps = spec, placed, graph, taps
         self.element = onnx_type(placed.layout.element)
         self._masks: dict[int, ir.Value] = {}
@@ -265,7 +265,7 @@ class _Writer:
     def _tap(self, index: int, hidden: ir.Value, at: _Positions) -> None:
         if index not in self.taps:
             return
-        g, name = self.g, f"hidden.{index}"
+        g, name = self.g, tap(index)
         width = g.constant(np.array([self.spec.hidden], np.int64), f"shape.{self.spec.hidden}")
         shape = g.op("Concat", [at.batch_and_width, width], name, axis=0)
         shaped = g.op("Reshape", [self._narrowed(hidden, name), shape], name)

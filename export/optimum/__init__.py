@@ -38,10 +38,8 @@ from specedge.export.sources import open_source
 from specedge.export.tokens import tokenizer_spec, write_text_files
 
 Role = Literal["target", "draft"]
-_NATIVE_ONLY = (
-    "lowering",
-    "activations",
-)  # keys of quantised weights mean nothing to fp32, as ever
+# Keys of quantised weights are not among them: they mean nothing to fp32, in either front end.
+_NATIVE_ONLY = ("lowering", "activations", "hidden_taps")
 _FEWEST_COMPARED, _MOST_COMPARED = 32, 512  # tokens
 _PAST_WINDOW = 16  # tokens compared beyond a sliding window
 SLOWER = (
