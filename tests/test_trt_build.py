@@ -149,7 +149,9 @@ def test_a_static_t_is_built_and_counted(
 
 def test_a_plan_has_no_taps(exports: TinyExports) -> None:
     checkpoint = exports.checkpoint("llama")
-    path = exports.bundle(checkpoint, lowering="standard", precision="fp16", hidden_taps=[0, 2])
+    path = exports.bundle(
+        checkpoint, lowering="standard", precision="fp16", context=64, hidden_taps=[0, 2]
+    )
     spec = Bundle.open(path).manifest.target
     network = parsing.parse(library.load(BACKEND), path, spec, 64).network
     outputs = {network.get_output(index).name for index in range(network.num_outputs)}
