@@ -27,7 +27,7 @@ import equality_cases as cases  # noqa: E402
 import real  # noqa: E402
 from specedge.contract import Ids  # noqa: E402
 from specedge.doctor import INSTRUCTIONS  # noqa: E402
-from specedge.engines import ort  # noqa: E402
+from specedge.engines import slotted  # noqa: E402
 from specedge.engines.base import Engine  # noqa: E402
 from specedge.loading import load  # noqa: E402
 from tiny_exports import TinyExports, read_manifest  # noqa: E402
@@ -164,7 +164,7 @@ def noise_over(target: Engine, texts: Prompts, plain: dict[str, cases.Run]) -> f
 
 def tiny_rows(lengths: Iterable[int], prompt_lengths: Iterable[int]) -> Iterator[Row]:
     """Every family; the prefill chunk is narrowed, so that short prompts have several."""
-    wide, ort.PREFILL_CHUNK = ort.PREFILL_CHUNK, cases.CHUNK
+    wide, slotted.PREFILL_CHUNK = slotted.PREFILL_CHUNK, cases.CHUNK
     with tempfile.TemporaryDirectory() as folder:
         exports = TinyExports(Path(folder))
         for case in cases.CASES:
@@ -175,7 +175,7 @@ def tiny_rows(lengths: Iterable[int], prompt_lengths: Iterable[int]) -> Iterator
                     return {f"of {n}": cases.tiny_prompt(n, vocab) for n in prompt_lengths}
 
                 yield examine(f"{case}, {pair}", bundle, prompts, lengths)
-    ort.PREFILL_CHUNK = wide
+    slotted.PREFILL_CHUNK = wide
 
 
 def real_row(bundle: Path, lengths: Iterable[int], budget: int, prompts: Iterable[str]) -> Row:

@@ -25,7 +25,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +32,16 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from specedge.contract import INPUT_IDS, LOGITS, EngineOptions, GraphSpec, Ids, Logits
+from specedge.contract import INPUT_IDS, LOGITS, EngineOptions, GraphSpec, Ids
 from specedge.engines import widths
-from specedge.engines.base import Scored, Slot
+from specedge.engines.base import Scored
 from specedge.engines.ort.providers import open_session
-from specedge.errors import EngineError, ShapeError, one_line
+from specedge.engines.slotted import SlottedEngine
+from specedge.engines.widths import Padding
+from specedge.errors import EngineError, one_line
 
-PREFILL_CHUNK = 128
 PAST, PRESENT = "past_key_values.", "present."
 MASK, POSITIONS = "attention_mask", "position_ids"
-_PROBE_ROWS = 48  # of the slot that widths are measured in
 
 
 def open_engine(
@@ -186,7 +185,7 @@ def view(flat: npt.NDArray[np.float32], shape: tuple[int, ...]) -> npt.NDArray[n
     return flat[: int(np.prod(shape))].reshape(shape)
 
 
-class ConcatEngine:
+class ConcatEngine(SlottedEngine[ConcatSlot]):
     """Runs one graph of contract concat on one ONNX Runtime session."""
 
     def __init__(
@@ -197,13 +196,7 @@ class ConcatEngine:
         context: int | None,
     ) -> None:
         """`placement` says provider and threads, for reports."""
-        self._spec = spec
-        self._context = spec.context if context is None else context
-        if not 1 <= self._context <= spec.context:
-            raise EngineError(
-                f"engine: context {context} is outside 1..{spec.context} of the exported "
-                f"{spec.role}; export again with a larger [export] context"
-            )
+        super().__init__(spec, context)
         inputs = {node.name: list(node.shape) for node in session.get_inputs()}
         outputs = {node.name: list(node.shape) for node in session.get_outputs()}
         self._kv = kv_of(inputs, outputs)
@@ -214,93 +207,27 @@ class ConcatEngine:
         self._ones = np.ones((1, self._context), np.int64)
         self._positions = np.arange(self._context, dtype=np.int64)[None]
         self._logits = np.empty((0, self._columns), np.float32)
-        self._noise = 0.0
-        self._free: list[ConcatSlot] = []
-
-    @property
-    def spec(self) -> GraphSpec:
-        return self._spec
 
     @property
     def description(self) -> str:
         return f"onnxruntime {ort.__version__}, {self._placement}, growing KV"
 
-    @property
-    def width_step(self) -> int:
-        return 1
-
-    @property
-    def width_noise(self) -> float:
-        return self._noise
-
-    @property
-    def prefill_chunk(self) -> int:
-        return min(PREFILL_CHUNK, self._context)
-
-    def new_slot(self) -> ConcatSlot:
-        self._live()
-        if self._free:
-            slot = self._free.pop()
-            slot.released = False
-            return slot
+    def _made(self) -> ConcatSlot:
         return ConcatSlot(self, self._kv, self._context)
 
-    def release(self, slot: Slot) -> None:
-        """Keep the buffers for the next sequence."""
-        own = self._own(slot)
-        own.released = True
-        self._free.append(own)
-
-    def warm_up(self) -> None:
-        """Find out what the width of a call does to logits, and run the widest call once."""
-        self._noise = self._measured_noise()
-        slot = self.new_slot()
-        scored = self.forward(slot, self._some_tokens(self.prefill_chunk), 0, 1)
-        # a NaN in a row of the head reaches one id's logit only; later calls look at the best
-        if not np.isfinite(scored.logits).all():
-            damaged = int(np.flatnonzero(~np.isfinite(scored.logits[0]))[0])
-            raise EngineError(
-                f"{self._spec.role}: the logit of id {damaged} is not finite; the weights are "
-                "damaged: export the bundle again"
-            )
-        self.release(slot)
-
-    def _measured_noise(self) -> float:
-        rows = min(self._context, _PROBE_ROWS)
-        past_rows = rows // 4
-        widest = min(widths.WIDEST, (rows - past_rows) // 2)
-        if widest < 2:
-            return 0.0
-        tokens = self._some_tokens(rows)
+    def _measured(self, *, exact: bool) -> Padding:
+        rows = min(self._context, widths.ROWS)
         slot = ConcatSlot(self, self._kv, rows)
-        self.forward(slot, tokens[:past_rows], 0, 1)
-        text = tokens[past_rows:]
+        # there is nothing to pad, whatever was asked for
+        return widths.padding(self._trial(slot), self._spec, rows, exact=False)
 
-        def score(start: int, width: int) -> Logits:
-            part = text[start : start + width]
-            return self.forward(slot, part, past_rows + start, width).logits.copy()
-
-        places = widths.places_for(self._spec.parameters)
-        return widths.measure(score, widest, places=places).noise
-
-    def _some_tokens(self, count: int) -> Ids:
-        return (np.arange(count, dtype=np.int64) * 7919) % self._spec.vocab
-
-    def forward(self, slot: Slot, tokens: Ids, n_cached: int, rows: int) -> Scored:
-        session = self._live()
-        own = self._own(slot)
-        width = len(tokens)
+    def _run(self, slot: ConcatSlot, tokens: Ids, n_cached: int, rows: int) -> Scored:
+        session, width = self._live(), len(tokens)
         total = n_cached + width
-        if not 1 <= rows <= width:
-            raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
-        if n_cached < 0 or total > own.context:
-            raise ShapeError(
-                f"{n_cached} cached rows + {width} tokens, but the slot holds {own.context} rows"
-            )
         ids = np.ascontiguousarray(tokens, np.int64)[None]
         started = time.perf_counter_ns()
-        own.hold(self._kv, n_cached)  # part of what a call costs here
-        io, keep = self._bound(session, own, ids, n_cached)
+        slot.hold(self._kv, n_cached)  # part of what a call costs here
+        io, keep = self._bound(session, slot, ids, n_cached)
         try:
             session.run_with_iobinding(io)
         except Exception as error:  # the runtime's exceptions share no base below Exception
@@ -310,15 +237,11 @@ class ConcatEngine:
             ) from error
         run_ms = (time.perf_counter_ns() - started) * 1e-6
         del keep
-        own.swap(total)
+        slot.swap(total)
         logits = np.ascontiguousarray(self._logits[width - rows : width, : self._spec.vocab])
         greedy = logits.argmax(-1)  # the first NaN, where there is one
-        for row, token in enumerate(greedy.tolist()):
-            if not isfinite(logits[row, token]):
-                raise EngineError(
-                    f"{self._spec.role}: logits are not finite at position "
-                    f"{total - rows + row}; the weights or the runtime are damaged"
-                )
+        best = [logits.item(row, token) for row, token in enumerate(greedy.tolist())]
+        self._check_finite(best, total - rows)
         return Scored(greedy, logits, run_ms)
 
     def _bound(
@@ -355,13 +278,11 @@ class ConcatEngine:
 
     def _live(self) -> ort.InferenceSession:
         if self._session is None:
-            raise EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
+            raise self._closed()
         return self._session
 
-    def _own(self, slot: Slot) -> ConcatSlot:
-        if not isinstance(slot, ConcatSlot) or slot.released or slot.owner is not self:
-            raise EngineError(f"{self._spec.role}: the slot was released, or is another engine's")
-        return slot
+    def _check_open(self) -> None:
+        self._live()
 
 
 def _checked_columns(spec: GraphSpec, kv: list[Grown], outputs: dict[str, list[Any]]) -> int:

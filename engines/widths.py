@@ -19,9 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specedge.contract import WIDEST_STEP, Logits
+from specedge.contract import WIDEST_STEP, GraphSpec, Ids, Logits
 
 WIDEST = 16  # the reference; T(16) bounds what measuring costs
+ROWS = 48  # of a slot to measure in: a quarter is the past, and two calls of WIDEST fit behind it
 _STEPS = tuple(step for step in (1, 2, 4, 8) if step <= WIDEST_STEP)
 _SINGLY_UP_TO = 8
 _FEWEST_PLACES, _MOST_PLACES = 2, 24
@@ -39,6 +40,83 @@ class Widths:
 
     step: int | None
     noise: float
+
+
+@dataclass(frozen=True)
+class Padding:
+    """How an engine pads its calls.
+
+    Args:
+        step: calls are padded to a multiple of it.
+        head_step: and the rows that are scored to a multiple of this.
+        widths: what was measured; None: the context is too short to.
+    """
+
+    step: int = 1
+    head_step: int = 1
+    widths: Widths | None = None
+
+    @property
+    def noise(self) -> float:
+        """What padding leaves of the difference between widths; see `Engine.width_noise`."""
+        exact = self.widths is None or self.widths.step in (1, self.step)
+        return 0.0 if self.widths is None or exact else self.widths.noise
+
+
+def padded(width: int, step: int) -> int:
+    """The multiple of `step` that has room for `width`."""
+    return -(-width // step) * step
+
+
+def some_tokens(count: int, vocab: int) -> Ids:
+    """int64 [count]: a fixed text without meaning."""
+    return (np.arange(count, dtype=np.int64) * 7919) % vocab
+
+
+Run = Callable[[Padding, Ids, int, int], Logits]
+"""How to pad, tokens, the rows cached before them, M → a copy of float32 [M, V]."""
+
+
+def padding(
+    run: Run,
+    spec: GraphSpec,
+    rows: int,
+    *,
+    exact: bool,
+    widest: int = WIDEST,
+    most_scored: int = WIDEST_STEP,
+) -> Padding:
+    """Measure an engine.
+
+    Args:
+        run: makes calls in one slot.
+        spec: of its graph.
+        rows: of the slot; ROWS are enough for the usual `widest`.
+        exact: pad calls where that makes them agree; False: only say by how much they differ.
+        widest: call that is compared.
+        most_scored: rows of the head that are compared.
+    """
+    n_past = min(rows, ROWS) // 4
+    widest = min(widest, (rows - n_past) // 2)
+    if widest < 2:
+        return Padding()
+    narrow, tokens = Padding(), some_tokens(n_past + 2 * widest, spec.vocab)
+    for start in range(0, n_past, widest):
+        run(narrow, tokens[start : min(start + widest, n_past)], start, 1)
+    text = tokens[n_past:]
+
+    def score(start: int, width: int) -> Logits:
+        return run(narrow, text[start : start + width], n_past + start, width)
+
+    found = measure(score, widest, places=places_for(spec.parameters))
+    if not exact or found.step in (None, 1):
+        return Padding(widths=found)
+    step = found.step
+    wide = most_scored if most_scored <= widest else widest // step * step
+    # measured without padding the head; a context too short for it keeps the common step
+    unpadded = Padding(step, 1, found)
+    head_step = measure_head(lambda n: run(unpadded, text[:wide], n_past, n), wide, step)
+    return Padding(step, head_step, found)
 
 
 def places_for(parameters: int) -> int:

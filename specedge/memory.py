@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from specedge.contract import GraphSpec, Manifest, MemoryPlan
 from specedge.errors import ConfigError, MemoryBudgetError, OptionError
 
-PREFILL_CHUNK = 128  # the twin of engines/ort/engine.py's: no call is wider but a verification
+PREFILL_CHUNK = 128  # widest call of an engine, but for a verification
 CONTEXT_STEP = 64  # a proposed context is rounded down to a multiple of this
 MIN_CONTEXT = 16
 RESERVE = 64 << 20  # of what is available, left for what the plan does not count

@@ -20,7 +20,7 @@ from parity_cases import ids_for, relative_error, transformers_logits
 from specedge.bundle import Bundle
 from specedge.cli import invoke
 from specedge.config import Config
-from specedge.engines import concat
+from specedge.engines import slotted
 from specedge.engines.base import Engine, prefill
 from specedge.export.builder import build
 from specedge.sampling.params import SamplingParams
@@ -69,7 +69,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
 
 @pytest.fixture(autouse=True)
 def narrow_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concat, "PREFILL_CHUNK", CHUNK)
+    monkeypatch.setattr(slotted, "PREFILL_CHUNK", CHUNK)
 
 
 @dataclass

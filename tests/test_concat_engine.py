@@ -11,7 +11,7 @@ import pytest
 
 from concat_graphs import COLUMNS, CONTEXT, D, H, Toy, V
 from specedge.contract import Ids
-from specedge.engines import concat, registry
+from specedge.engines import concat, registry, slotted
 from specedge.engines.base import prefill
 from specedge.engines.concat import ConcatEngine, kv_of, open_engine
 from specedge.errors import EngineError, ShapeError
@@ -170,7 +170,7 @@ def test_the_noise_between_widths_is_what_measuring_found(
 def test_a_value_that_is_not_finite_is_an_error_and_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(concat, "PREFILL_CHUNK", 16)
+    monkeypatch.setattr(slotted, "PREFILL_CHUNK", 16)
     late = Toy()
     late.places[55] = np.nan
     engine = open_engine(tmp_path, late.write(tmp_path), threads=1)

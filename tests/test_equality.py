@@ -33,7 +33,7 @@ from equality_cases import (
 )
 from specedge.contract import Ids
 from specedge.controller import Controller
-from specedge.engines import ort
+from specedge.engines import slotted
 from specedge.export.families import describe
 from specedge.export.reference import Reference
 from specedge.loop import decode
@@ -99,7 +99,7 @@ def case(request: pytest.FixtureRequest, tiny_exports: TinyExports) -> Iterator[
 
 @pytest.fixture(autouse=True)
 def narrow_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ort, "PREFILL_CHUNK", CHUNK)
+    monkeypatch.setattr(slotted, "PREFILL_CHUNK", CHUNK)
 
 
 @pytest.mark.parametrize("k", LENGTHS)
@@ -109,6 +109,7 @@ def test_every_proposer_gives_the_text_of_plain_decoding(case: Case, k: int) -> 
         for length in TINY_LENGTHS[(LENGTHS.index(k) + turn) % 4 :: 4]:
             got = case.check(length, k, which)
             assert len(got.tokens) == CONTEXT + 1 - length, "the last row was not used"
+            assert case.pair.target.prefill_chunk == CHUNK, "long prompts have one chunk only"
             drafted += got.metrics.proposed
             accepted += got.metrics.accepted
     # else this would prove nothing

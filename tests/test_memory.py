@@ -116,8 +116,3 @@ def test_sizes_are_printed_in_binary_units():
         "90.0 MiB",
         "1.5 GiB",
     ]
-
-
-def test_the_plan_knows_the_widest_call_an_engine_makes():
-    ort = pytest.importorskip("specedge.engines.ort", reason="needs ONNX Runtime")
-    assert ort.PREFILL_CHUNK == PREFILL_CHUNK

@@ -14,7 +14,7 @@ import pytest
 import specedge
 from specedge.cli import invoke
 from specedge.contract import GraphSpec, Ids, Logits
-from specedge.engines import ort, registry, widths
+from specedge.engines import ort, registry, slotted, widths
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, open_engine, slots
 from specedge.engines.widths import Widths, measure, measure_head, places_for
@@ -91,7 +91,8 @@ def test_a_prompt_in_chunks_of_any_size_ends_in_nearly_the_same_logits(
     wanted = prefill(engine, slot, ids, 0, rows=5).logits.copy()
     size = np.abs(wanted).max()
     for chunk in (3, 8, 16, 50, 130, 131):
-        monkeypatch.setattr(ort.engine, "PREFILL_CHUNK", chunk)
+        monkeypatch.setattr(slotted, "PREFILL_CHUNK", chunk)
+        assert engine.prefill_chunk == chunk
         got = prefill(engine, slot, ids, 0, rows=5).logits
         assert np.abs(got - wanted).max() <= (1e-5 if precision == "fp32" else 0.05) * size
         np.testing.assert_array_equal(got.argmax(-1), wanted.argmax(-1))

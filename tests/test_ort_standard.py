@@ -165,7 +165,7 @@ def test_going_back_and_on_keeps_the_rows_before(growing: OrtEngine) -> None:
 def test_padding_of_any_step_fits_behind_the_last_row(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    monkeypatch.setattr(engine.widths, "measure", lambda *_, **__: engine.Widths(step, 0.0))
+    monkeypatch.setattr(engine.widths, "measure", lambda *_, **__: engine.widths.Widths(step, 0.0))
     made = opened(bundle)
     slot, ids = made.new_slot(), ids_for(made, CONTEXT)
     prefill(made, slot, ids, 0)
@@ -338,7 +338,7 @@ def test_only_greedy_ids_and_their_logits_come_back_unless_logits_are_read(
     prefill(apart, slot, ids[:30], 0)
     before = memory.bytes_back
     scored = apart.forward(slot, ids[30:35], 30, 5)
-    padded = -(-5 // apart._head_step) * apart._head_step
+    padded = -(-5 // apart._padding.head_step) * apart._padding.head_step
     assert memory.bytes_back - before == padded * (8 + 4)
     assert scored.greedy_ids.tolist() == scored.logits.argmax(-1).tolist()
     fetched = padded * (8 + 4 + 4 * apart.spec.vocab)

@@ -8,8 +8,8 @@ memory            the host's memory or a device's
 providers         sessions; libraries: what these need
 """
 
-from specedge.engines.ort.engine import PREFILL_CHUNK, OrtEngine
+from specedge.engines.ort.engine import OrtEngine
 from specedge.engines.ort.opening import open_engine
 from specedge.engines.ort.providers import PROVIDERS
 
-__all__ = ["PREFILL_CHUNK", "PROVIDERS", "OrtEngine", "open_engine"]
+__all__ = ["PROVIDERS", "OrtEngine", "open_engine"]

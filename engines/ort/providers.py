@@ -22,7 +22,7 @@ from pathlib import Path
 import onnxruntime as ort
 
 from specedge.contract import LOGITS, WIDEST_STEP, EngineOptions, GraphSpec, past
-from specedge.engines import cuda, ort_options
+from specedge.engines import cuda, matching, ort_options, widths
 from specedge.engines.ort import libraries
 from specedge.engines.trt import plans
 from specedge.errors import EngineError, one_line
@@ -40,7 +40,6 @@ _SHAPES = {  # what the runtime keeps on the CPU on purpose: integers beside the
     *("Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 _SHOWN = 3  # nodes to name
-_LEAST_ROWS = 48  # the twin of engines/ort/engine.py's
 
 
 def open_session(
@@ -91,7 +90,7 @@ def open_session(
     if provider == "tensorrt":
         assert device is not None
         # widths are measured in a slot of their own, whatever the context
-        rows = max(context or spec.context, min(spec.context, _LEAST_ROWS)) + WIDEST_STEP - 1
+        rows = max(context or spec.context, min(spec.context, widths.ROWS)) + WIDEST_STEP - 1
         folder = engine_cache(bundle_path, spec, device, rows)
         given = ort_options.tensorrt_defaults(spec, rows, folder) | split.provider
         wanted = [
@@ -147,7 +146,7 @@ def _ready(spec: GraphSpec, provider: str, ordinal: int) -> cuda.Device:
             f"{where}: the NVIDIA driver serves CUDA {device.cuda[0]}.{device.cuda[1]}, ONNX "
             f"Runtime {ort.__version__} is built for CUDA {built[0]}.{built[1]}; update the driver"
         )
-    device.check_dtype(spec.kv_dtype, f"{where}: {spec.role}")
+    device.check_dtype(spec.kv_dtype, f"{where}: {spec.role}", matching.activations_key(spec))
     libraries.prepare(provider)
     return device
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from math import isfinite
 from pathlib import Path
 from typing import cast, get_args
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from specedge.contract import EngineOptions, GraphSpec, Ids, Logits
 from specedge.engines import widths
-from specedge.engines.base import Scored, Slot
+from specedge.engines.base import Scored
+from specedge.engines.slotted import SlottedEngine
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt import plans
 from specedge.engines.trt.cudart import Cuda
@@ -30,10 +30,8 @@ from specedge.engines.trt.library import Library
 from specedge.engines.trt.memory import Held, Needs, check_fits, do_all
 from specedge.engines.trt.options import Settings
 from specedge.engines.trt.plans import Backend, Plan, PlanKey
-from specedge.engines.widths import Widths
-from specedge.errors import EngineError, ShapeError
-
-_PROBE_PAST = 12  # rows before the text that widths are measured on
+from specedge.engines.widths import Padding, padded
+from specedge.errors import EngineError
 
 
 def open_engine(
@@ -106,7 +104,7 @@ class TrtSlot:
         self.owner.clear(self)
 
 
-class TrtEngine:
+class TrtEngine(SlottedEngine[TrtSlot]):
     """Runs one plan in one stream of one GPU; made by `open_engine`."""
 
     def __init__(
@@ -119,15 +117,12 @@ class TrtEngine:
         *,
         graphs: bool,
     ) -> None:
-        self._spec, self._library, self._cuda, self._key = spec, library, cuda, key
-        self._context, self._graphs = context, graphs
+        super().__init__(spec, context)
+        self._library, self._cuda, self._key, self._graphs = library, cuda, key, graphs
         self._held = Held(cuda)
         self._plan: Deserialised | None = None
         self._kernels: Kernels | None = None
         self._execution: Execution | None = None
-        self._free: list[TrtSlot] = []
-        self._step = self._head_step = 1
-        self._widths: Widths | None = None
         self._calls = 0  # logits belong to the last one
 
     # --- opening --------------------------------------------------------------------------------
@@ -157,59 +152,19 @@ class TrtEngine:
             cuda, self._plan, spec, layout, self._kernels, self._held, captures=self._graphs
         )
         self._execution.open()
-        self._measure_widths(exact=exact)
-        self._warm_up()
+        self.warm_up(exact=exact)
         self._kernels.keep()
 
-    def _warm_up(self) -> None:
-        slot = self.new_slot()
-        tokens = self._some_tokens(self.prefill_chunk)
-        scored = self.forward(slot, tokens, 0, 1)
-        # a NaN in a row of the head reaches one id's logit only; later calls look at the best
-        if not np.isfinite(scored.logits).all():
-            damaged = int(np.flatnonzero(~np.isfinite(scored.logits[0]))[0])
-            raise EngineError(
-                f"{self._spec.role}: the logit of id {damaged} is not finite; the weights are "
-                "damaged, or too large for the activations' type: export the bundle again"
-            )
-        self.release(slot)
-
-    def _measure_widths(self, *, exact: bool) -> None:
+    def _measured(self, *, exact: bool) -> Padding:
         """Over the widths of profile VERIFY; prefill's kernels are others, and alike for all."""
-        widest = min(self._key.max_verify, (self._context - _PROBE_PAST) // 2)
-        if widest < 2:
-            return
-        slot, tokens = self.new_slot(), self._some_tokens(_PROBE_PAST + 2 * widest)
-        for start in range(0, _PROBE_PAST, widest):
-            stop = min(start + widest, _PROBE_PAST)
-            self.forward(slot, tokens[start:stop], start, 1)
-        text = tokens[_PROBE_PAST:]
-
-        def score(start: int, width: int) -> Logits:
-            part = text[start : start + width]
-            return self.forward(slot, part, _PROBE_PAST + start, width).logits.copy()
-
-        places = widths.places_for(self._spec.parameters)
-        self._widths = widths.measure(score, widest, places=places)
-        if exact and self._widths.step not in (None, 1):
-            self._step = self._head_step = self._widths.step
-
-            def score_head(rows: int) -> Logits:
-                return self.forward(slot, text[:widest], _PROBE_PAST, rows).logits.copy()
-
-            # measured without padding the head; a context too short for it keeps the common step
-            self._head_step = 1
-            self._head_step = widths.measure_head(score_head, widest, self._step)
+        most, slot = self._key.max_verify, self.new_slot()
+        found = widths.padding(
+            self._trial(slot), self._spec, self._context, exact=exact, widest=most, most_scored=most
+        )
         self.release(slot)
-
-    def _some_tokens(self, count: int) -> Ids:
-        return (np.arange(count, dtype=np.int64) * 7919) % self._spec.vocab
+        return found
 
     # --- the protocol ---------------------------------------------------------------------------
-
-    @property
-    def spec(self) -> GraphSpec:
-        return self._spec
 
     @property
     def description(self) -> str:
@@ -231,16 +186,12 @@ class TrtEngine:
         return self._held.device_bytes
 
     @property
-    def width_step(self) -> int:
-        return self._step
-
-    @property
     def width_noise(self) -> float:
         """Not 0.0 either where a padded call at the end of the context would pass the plan's T."""
-        if self._widths is None:
-            return 0.0
-        exact = self._widths.step in (1, self._step) and self._spare >= self._step - 1
-        return 0.0 if exact else self._widths.noise
+        found = self._padding
+        if found.widths is None or self._spare >= found.step - 1:
+            return found.noise
+        return found.widths.noise
 
     @property
     def _spare(self) -> int:
@@ -251,50 +202,27 @@ class TrtEngine:
     def prefill_chunk(self) -> int:
         return min(self._key.prefill_chunk, self._context)
 
-    def new_slot(self) -> TrtSlot:
-        execution = self._live()
-        if self._free:
-            slot = self._free.pop()
-            slot.released = False
-            return slot
-        return TrtSlot(self, execution.new_cache(), self._context)
-
-    def release(self, slot: Slot) -> None:
-        """Keep the buffers for the next sequence: rows at or past n_cached are never read."""
-        own = self._own(slot)
-        own.released = True
-        self._free.append(own)
+    def _made(self) -> TrtSlot:
+        return TrtSlot(self, self._live().new_cache(), self._context)
 
     def clear(self, slot: TrtSlot) -> None:
         """See `Slot.touch`."""
         self._live().clear(self._own(slot).cache)
 
-    def forward(self, slot: Slot, tokens: Ids, n_cached: int, rows: int) -> Scored:
-        execution, own, width = self._live(), self._own(slot), len(tokens)
-        if not 1 <= rows <= width:
-            raise ShapeError(f"{rows} scored rows of {width} tokens; expected 1..{width}")
-        if n_cached < 0 or n_cached + width > own.context:
-            raise ShapeError(
-                f"{n_cached} cached rows + {width} tokens, but the slot holds {own.context} rows"
-            )
+    def _run(self, slot: TrtSlot, tokens: Ids, n_cached: int, rows: int) -> Scored:
+        execution, width = self._live(), len(tokens)
         widest = max(self._key.max_verify, self._key.prefill_chunk)
         if width > widest or rows > self._key.max_verify:
-            return self._in_pieces(own, tokens, n_cached, rows, widest)
-        padded = self._padded(width, self._step)
-        if n_cached + padded > own.context + self._spare:
-            padded = width
-        scored = self._padded(rows, self._head_step)
-        execution.write(tokens, n_cached, padded, width - rows, scored)
+            return self._in_pieces(slot, tokens, n_cached, rows, widest)
+        wide = self._padded(width, self._padding.step)
+        if n_cached + wide > slot.context + self._spare:
+            wide = width
+        scored = self._padded(rows, self._padding.head_step)
+        execution.write(tokens, n_cached, wide, width - rows, scored)
         self._calls += 1
-        run_ms = execution.run(own.cache, padded, scored)
+        run_ms = execution.run(slot.cache, wide, scored)
         ids, best_logits = execution.verdicts(rows)
-        # a NaN in the hidden state reaches every logit of its row, the greatest included
-        for row, best in enumerate(best_logits.tolist()):
-            if not isfinite(best):
-                raise EngineError(
-                    f"{self._spec.role}: logits are not finite at position "
-                    f"{n_cached + width - rows + row}; the weights or the runtime are damaged"
-                )
+        self._check_finite(best_logits.tolist(), n_cached + width - rows)
         of = self._calls
         return Scored(ids, lambda: self._fetch(of, rows), run_ms)
 
@@ -303,7 +231,7 @@ class TrtEngine:
         Wider calls are another profile's."""
         if width > self._key.max_verify:
             return width
-        return min(-(-width // step) * step, self._key.max_verify)
+        return min(padded(width, step), self._key.max_verify)
 
     def _fetch(self, of: int, rows: int) -> Logits:
         execution = self._live()
@@ -345,12 +273,10 @@ class TrtEngine:
 
     def _live(self) -> Execution:
         if self._execution is None:
-            raise EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
+            raise self._closed()
         # a thread starts with device 0, whatever another one chose
         self._cuda.make_current()
         return self._execution
 
-    def _own(self, slot: Slot) -> TrtSlot:
-        if not isinstance(slot, TrtSlot) or slot.released or slot.owner is not self:
-            raise EngineError(f"{self._spec.role}: the slot was released, or is another engine's")
-        return slot
+    def _check_open(self) -> None:
+        self._live()
