@@ -215,6 +215,9 @@ class ConcatEngine(SlottedEngine[ConcatSlot]):
     def _made(self) -> ConcatSlot:
         return ConcatSlot(self, self._kv, self._context)
 
+    def _scrub(self, slot: ConcatSlot, first: int) -> None:
+        slot.hold(self._kv, first)
+
     def _measured(self, *, exact: bool) -> Padding:
         rows = min(self._context, widths.ROWS)
         slot = ConcatSlot(self, self._kv, rows)
@@ -241,7 +244,7 @@ class ConcatEngine(SlottedEngine[ConcatSlot]):
         logits = np.ascontiguousarray(self._logits[width - rows : width, : self._spec.vocab])
         greedy = logits.argmax(-1)  # the first NaN, where there is one
         best = [logits.item(row, token) for row, token in enumerate(greedy.tolist())]
-        self._check_finite(best, total - rows)
+        self._check_finite(slot, best, n_cached, total)
         return Scored(greedy, logits, run_ms)
 
     def _bound(

@@ -7,7 +7,6 @@ decoding see the same logits; what padding writes is overwritten by the next cal
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from math import isfinite
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -70,6 +69,10 @@ class SlottedEngine(ABC, Generic[S]):
     @abstractmethod
     def _run(self, slot: S, tokens: Ids, n_cached: int, rows: int) -> Scored:
         """`forward` of what was checked."""
+
+    @abstractmethod
+    def _scrub(self, slot: S, first: int) -> None:
+        """Write zeros to rows from `first` on: a masked weight of 0 times NaN is NaN."""
 
     @abstractmethod
     def _measured(self, *, exact: bool) -> Padding:
@@ -164,17 +167,20 @@ class SlottedEngine(ABC, Generic[S]):
     def _closed(self) -> EngineError:
         return EngineError(f"{self._spec.role}: the engine is closed; load the bundle again")
 
-    def _check_finite(self, best: Iterable[float], position: int) -> None:
+    def _check_finite(self, slot: S, best: list[float], n_cached: int, total: int) -> None:
         """Raise EngineError at the first scored row whose greatest logit is no number; a NaN in
         the hidden state reaches every logit of its row, the greatest included.
 
         Args:
+            slot: which is left without the rows of this call.
             best: of each row. Python's floats: right after a run numpy's own code is cold, and
                 takes seven times as long.
-            position: of the first row's token.
+            n_cached, total: rows before the call, and after it.
         """
         for row, logit in enumerate(best):
             if not isfinite(logit):
+                position = total - len(best)
+                self._scrub(slot, n_cached)
                 raise EngineError(
                     f"{self._spec.role}: logits are not finite at position {position + row}; the "
                     "weights or the runtime are damaged"

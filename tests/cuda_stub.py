@@ -261,6 +261,17 @@ class FakeCuda:
 
         self.enqueue(int(stream), work)
 
+    @call()
+    def cudaMemset2DAsync(
+        self, address: int, pitch: int, value: int, width: int, height: int, stream: Stream
+    ) -> None:
+        def work() -> None:
+            for row in range(height):
+                self.require(address + row * pitch, width, on_device=True)
+                ctypes.memset(address + row * pitch, value, width)
+
+        self.enqueue(int(stream), work)
+
     # --- streams and graphs ----------------------------------------------------------------------
 
     @call(1, unsafe=True)

@@ -538,6 +538,22 @@ def test_logits_that_are_no_numbers_are_found_without_fetching_them(
         engine.forward(slot, ids[:4], 10, 1)
 
 
+def test_what_a_call_without_numbers_left_behind_reaches_no_later_call(
+    engine: TrtEngine, machine: Machine, reference: Engine, ids: Ids
+) -> None:
+    """A masked weight of 0 times NaN is NaN."""
+    slot = engine.new_slot()
+    prefill(engine, slot, ids[:10], 0)
+    machine.trt.poisoned = True
+    with pytest.raises(EngineError, match="not finite"):
+        engine.forward(slot, ids[10:14], 10, 4)
+    machine.trt.poisoned = False
+    agrees(engine, slot, ids[:12], 10, 2, whole(reference, ids[:12], 2))
+    engine.release(slot)
+    slot = engine.new_slot()
+    agrees(engine, slot, ids[:5], 0, 5, whole(reference, ids[:5], 5))
+
+
 def test_a_damaged_row_of_the_head_is_found_when_the_engine_is_opened(
     machine: Machine, bundle: Path
 ) -> None:

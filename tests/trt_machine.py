@@ -119,7 +119,7 @@ class Module:
         self.refuses_calls = False  # execute_async_v3 gives False
         self.refuses_captured = False  # the same while a stream is captured
         self.capturable = True
-        self.poisoned = False  # the greedy logits are NaN
+        self.poisoned = False  # greedy logits are NaN, and so are keys and values of the call
         self.damaged_id: int | None = None  # its logit is NaN, and not the greatest
         self.kernels: list[Kernels | None] = []  # of contexts, in the order they were made
         self.compilations = 0
@@ -315,6 +315,13 @@ class Context:
                 ctypes.memset(addresses[LOGITS] + 4 * engine.module.damaged_id, 0xFF, 4)
             if engine.module.poisoned:
                 ctypes.memset(addresses[GREEDY_LOGITS], 0xFF, 4 * rows)
+                first = ctypes.c_int32.from_address(addresses[CACHED_LENGTHS]).value
+                for name in engine.aliases:
+                    _, heads, length, width = shapes[name]
+                    row = width * np.dtype(_NUMPY[engine.tensors[name][0]]).itemsize
+                    for head in range(heads):
+                        at = addresses[name] + (head * length + first) * row
+                        ctypes.memset(at, 0xFF, shapes[INPUT_IDS][1] * row)
 
         cuda.enqueue(stream, work)
         return True

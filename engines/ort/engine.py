@@ -7,6 +7,8 @@ back the greedy ids and their logits; whole rows of logits come when somebody re
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import onnxruntime as ort
@@ -83,6 +85,9 @@ class OrtEngine(SlottedEngine[OrtSlot]):
     def _made(self) -> OrtSlot:
         return self._slot(self._context)
 
+    def _scrub(self, slot: OrtSlot, first: int) -> None:
+        slot.cache.scrub(first)
+
     def _measured(self, *, exact: bool) -> Padding:
         """In a slot of its own, so that what is found does not depend on the context asked for."""
         rows = self._context if self._has_one_size else min(self._spec.context, widths.ROWS)
@@ -118,29 +123,32 @@ class OrtEngine(SlottedEngine[OrtSlot]):
                 f"{self._spec.role}: ONNX Runtime failed on {width} tokens after {n_cached} "
                 f"cached: {explained(error)}"
             ) from error
-        try:
-            self._check_finite(_best(binding, self._spec.vocab), n_cached + width - rows)
-        except EngineError:
-            slot.cache.scrub(n_cached)
-            raise
+        self._check_finite(slot, _best(binding, self._spec.vocab), n_cached, n_cached + width)
         if binding.logits is not None:
             return Scored(binding.greedy_ids, binding.logits, run_ms)
-        called = self._calls
-        accepting = self._accepting
-        decide = None if accepting is None else accepting.decider(binding.logits_value)
-        return Scored(binding.greedy_ids, lambda: self._fetched(binding, called), run_ms, decide)
+        last = partial(self._check_last, self._calls)
+        decide = None
+        if self._accepting is not None:
+            decide = self._accepting.decider(binding.logits_value, last)
+        return Scored(binding.greedy_ids, lambda: self._fetched(binding, last), run_ms, decide)
 
-    def _fetched(self, binding: Binding, called: int) -> Logits:
-        """Logits of a call, from the device."""
+    def _check_last(self, called: int) -> None:
+        """Raise EngineError unless the buffers hold the logits of call number `called`."""
+        self._check_open()
         if called != self._calls:
             raise EngineError(
                 f"{self._spec.role}: logits must be read before the engine's next call"
             )
+
+    def _fetched(self, binding: Binding, check: Callable[[], None]) -> Logits:
+        """Logits of a call, from the device."""
+        check()
         logits: Logits = self._memory.read(binding.logits_value)[: binding.rows]
         return logits
 
     def close(self) -> None:
-        self._session = None
+        self._session = self._accepting = None
+        self._outputs = Outputs(self._spec.vocab, self._memory, self._spec.max_verify)
         self._free.clear()
 
     def _live(self) -> ort.InferenceSession:

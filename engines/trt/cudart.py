@@ -213,6 +213,11 @@ class Cuda:
         """Queue writing zeros."""
         self._call("cudaMemsetAsync", address, 0, size, stream)
 
+    def clear_columns(self, address: int, pitch: int, size: int, count: int, stream: Any) -> None:
+        """Queue writing zeros to `size` bytes at the address and at each of the `count` - 1 that
+        follow it `pitch` bytes apart."""
+        self._call("cudaMemset2DAsync", address, pitch, 0, size, count, stream)
+
     def capture(self, stream: Any, enqueue: Callable[[], None]) -> Any:
         """What `enqueue` queues in `stream`, as a graph to launch instead; nothing is run.
 

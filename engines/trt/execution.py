@@ -133,6 +133,16 @@ class Execution:
         self._cuda.clear(cache.address, cache.size, self._stream)
         self._cuda.wait(self._stream)
 
+    def scrub(self, cache: Cache, first: int) -> None:
+        """Write zeros from row `first` on, of every head."""
+        row = self._spec.head_dim * self._spec.element_bytes
+        pitch = self._plan.rows * row
+        for address in sorted({*cache.tensors.values()}):
+            self._cuda.clear_columns(
+                address + first * row, pitch, pitch - first * row, self._spec.kv_heads, self._stream
+            )
+        self._cuda.wait(self._stream)
+
     # --- calls ----------------------------------------------------------------------------------
 
     def write(self, tokens: Ids, n_cached: int, width: int, first_row: int, rows: int) -> None:

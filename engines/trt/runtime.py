@@ -155,6 +155,9 @@ class TrtEngine(SlottedEngine[TrtSlot]):
         self.warm_up(exact=exact)
         self._kernels.keep()
 
+    def _scrub(self, slot: TrtSlot, first: int) -> None:
+        self._live().scrub(slot.cache, first)
+
     def _measured(self, *, exact: bool) -> Padding:
         """Over the widths of profile VERIFY; prefill's kernels are others, and alike for all."""
         most, slot = self._key.max_verify, self.new_slot()
@@ -222,7 +225,7 @@ class TrtEngine(SlottedEngine[TrtSlot]):
         self._calls += 1
         run_ms = execution.run(slot.cache, wide, scored)
         ids, best_logits = execution.verdicts(rows)
-        self._check_finite(best_logits.tolist(), n_cached + width - rows)
+        self._check_finite(slot, best_logits.tolist(), n_cached, n_cached + width)
         of = self._calls
         return Scored(ids, lambda: self._fetch(of, rows), run_ms)
 
