@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import specedge
+from specedge.acceptance import RoundDraws
+from specedge.acceptance.device import Question
 from specedge.contract import GREEDY_LOGITS, WIDEST_STEP, GraphSpec, Ids, Logits
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, engine, open_engine
@@ -23,6 +27,7 @@ from specedge.engines.ort.providers import open_session
 from specedge.engines.ort.rows import DeviceRows, HostRows, rows_for, step_at
 from specedge.errors import EngineError
 from specedge.export import acceptance_graph
+from specedge.randomness import Randomness
 from test_ort_engine import ids_for, with_a_nan
 from tiny_exports import TinyExports, read_spec
 
@@ -359,6 +364,39 @@ def test_logits_that_were_not_read_in_time_are_not_those_of_another_call(
     with pytest.raises(EngineError, match="target: logits must be read before the engine's next"):
         late.logits.sum()
     assert np.isfinite(read.logits).all()
+
+
+def test_a_verdict_that_was_not_asked_for_in_time_is_not_of_another_calls_logits(
+    bundle: Path, tmp_path: Path
+) -> None:
+    acceptance_graph.write(tmp_path, read_spec(bundle).vocab)
+    apart = opened(bundle, memory=Memory(is_apart=True), accepting=Accepting.of(tmp_path))
+    ids, slot = ids_for(apart, 8), apart.new_slot()
+    question = Question(1.0, ids[:1], None, RoundDraws(Randomness(0), 8))
+    scored = [apart.forward(slot, ids, 0, 2) for _ in range(2)]
+    late, last = (each.decide for each in scored)
+    assert late is not None
+    assert last is not None
+    with pytest.raises(EngineError, match="target: logits must be read before the engine's next"):
+        late(question)
+    assert last(question) == last(question)
+    apart.close()
+    with pytest.raises(EngineError, match="target: the engine is closed"):
+        last(question)
+    with pytest.raises(EngineError, match="target: the engine is closed"):
+        scored[1].logits.sum()
+
+
+def test_a_closed_engine_keeps_nothing_of_a_device(bundle: Path, tmp_path: Path) -> None:
+    acceptance_graph.write(tmp_path, read_spec(bundle).vocab)
+    accepting = Accepting.of(tmp_path)
+    apart = opened(bundle, memory=Memory(is_apart=True), accepting=accepting)
+    graph, logits = weakref.ref(accepting), weakref.ref(apart._outputs)
+    del accepting
+    apart.close()
+    gc.collect()
+    assert graph() is None
+    assert logits() is None
 
 
 @pytest.mark.parametrize(

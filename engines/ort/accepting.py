@@ -7,7 +7,7 @@ an engine there does not offer it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +76,20 @@ class Accepting:
         model = bundle_path / device.MODEL
         return cls(model, **where) if model.is_file() else None
 
-    def decider(self, logits: ort.OrtValue) -> Decide:
+    def decider(self, logits: ort.OrtValue, check: Callable[[], None] = lambda: None) -> Decide:
         """For the `Scored` of a call.
 
         Args:
             logits: float32 [M, V] on the session's device, as the target left them. Rows past the
                 round's K + 1 are padding.
+            check: raises EngineError where they are those of another call by now.
         """
-        return lambda question: self._decide(logits, question)
+
+        def decide(question: Question) -> Verdict:
+            check()
+            return self._decide(logits, question)
+
+        return decide
 
     def _decide(self, logits: ort.OrtValue, question: Question) -> Verdict:
         rows, vocab = logits.shape()
