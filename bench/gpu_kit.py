@@ -191,9 +191,9 @@ def _pip(verb: str, *options: str) -> None:
 def _source() -> Path:
     """The whole GGUF file out of the cache; fetched if absent."""
     from specedge.config import load_config
-    from specedge.export.progress import Silent
     from specedge.export.sources import open_source
     from specedge.export.sources.cache import cache_folder, cached
+    from specedge.progress import Silent
 
     target = load_config(CONFIG).target
     open_source(target.source, sha256=target.sha256).tensors.close()

@@ -20,6 +20,21 @@ from specedge.errors import EngineError, ShapeError
 from specedge.memory import PREFILL_CHUNK
 
 
+def checked_context(spec: GraphSpec, context: int | None) -> int:
+    """Rows that a slot offers; None: all that were exported.
+
+    Raises:
+        EngineError: more than were exported, or none.
+    """
+    rows = spec.context if context is None else context
+    if not 1 <= rows <= spec.context:
+        raise EngineError(
+            f"engine: context {rows} is outside 1..{spec.context} of the exported {spec.role}; "
+            "export again with a larger [export] context"
+        )
+    return rows
+
+
 class Kept(Slot, Protocol):
     """A slot whose buffers outlive the sequence."""
 
@@ -47,12 +62,7 @@ class SlottedEngine(ABC, Generic[S]):
 
     def __init__(self, spec: GraphSpec, context: int | None) -> None:
         self._spec = spec
-        self._context = spec.context if context is None else context
-        if not 1 <= self._context <= spec.context:
-            raise EngineError(
-                f"engine: context {context} is outside 1..{spec.context} of the exported "
-                f"{spec.role}; export again with a larger [export] context"
-            )
+        self._context = checked_context(spec, context)
         self._padding = Padding()
         self._free: list[S] = []
 

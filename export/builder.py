@@ -43,12 +43,12 @@ from specedge.export.decoder import DecoderSpec
 from specedge.export.importance import input_importance
 from specedge.export.lowerings import LOWERINGS
 from specedge.export.placement import PlacedModel, count_parameters, place, predict_bytes
-from specedge.export.progress import Progress, Silent
 from specedge.export.quantize import Scheme
 from specedge.export.sources import open_source
 from specedge.export.stored import StoredWeights
 from specedge.export.tokens import tokenizer_spec, write_text_files
 from specedge.export.weights import WeightWriter
+from specedge.progress import Progress, Silent
 
 Role = Literal["target", "draft"]
 _BITS = {"int4": 4, "int8": 8}

@@ -13,8 +13,8 @@ import numpy as np
 from specedge.contract import Ids
 from specedge.export.checkpoint import Array, TensorMap
 from specedge.export.decoder import DecoderSpec, Linear
-from specedge.export.progress import Progress, Silent
 from specedge.export.reference import Reference
+from specedge.progress import Progress, Silent
 
 EMBEDDING, HEAD = "embed", "head"
 _FLOOR = 1e-3  # of the mean: a column that stayed silent in a short text is not worthless

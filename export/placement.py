@@ -18,9 +18,9 @@ from specedge.export import columns
 from specedge.export.checkpoint import Array, TensorMap, read, row_blocks
 from specedge.export.decoder import DecoderSpec, Linear, Rope, Rows
 from specedge.export.elements import dtype_of, narrowed
-from specedge.export.progress import Progress
 from specedge.export.quantize import Quantized, Scheme, quantize_blocks
 from specedge.export.weights import Placed, PlacedQuantized, WeightWriter
+from specedge.progress import Progress
 
 # Of MatMulNBits: 4 multiplies int8 by int8, activations quantised block by block (5e-3 relative
 # from exact). Levels below it dequantise the weights first: measured 3 times slower with 4-bit

@@ -23,8 +23,8 @@ from specedge.contract import Ids, QualityRecord
 from specedge.errors import ExportError
 from specedge.export.checkpoint import Array, TensorMap
 from specedge.export.decoder import DecoderSpec, Linear
-from specedge.export.progress import Progress, Silent
 from specedge.export.reference import QUERIES_AT_ONCE, CheckpointWeights, Reference
+from specedge.progress import Progress, Silent
 
 Method = Literal["kl", "layerwise"]
 Doubles = npt.NDArray[np.float64]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specedge.contract import MANIFEST, FileRecord, Manifest
 from specedge.errors import ExportError
-from specedge.export.progress import Progress
+from specedge.progress import Progress
 from specedge.replacing import folder_beside, replace_folder
 
 _BLOCK = 4 << 20

@@ -16,9 +16,9 @@ from specedge.config import load_config
 from specedge.configs import find
 from specedge.contract import MANIFEST
 from specedge.export.builder import build
-from specedge.export.progress import Silent
 from specedge.export.sources import open_source
 from specedge.export.sources.cache import cache_folder, cached
+from specedge.progress import Silent
 
 ROOT = Path(__file__).resolve().parent.parent
 BUNDLES = ("smollm2", "smollm2-selfdraft")

@@ -32,7 +32,7 @@ from specedge.errors import (
 from specedge.export import builder, staging
 from specedge.export.builder import build
 from specedge.export.lowerings import ort
-from specedge.export.progress import Silent
+from specedge.progress import Silent
 from tiny_exports import TinyExports, config_for, quick_rounding, read_manifest
 
 CONTEXT = 64

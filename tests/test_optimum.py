@@ -31,8 +31,8 @@ from specedge.export.checkpoint import Checkpoint, read
 from specedge.export.optimum import child, folders, tracing
 from specedge.export.optimum.sizes import sizes_of
 from specedge.export.optimum.tracing import Traced
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources import open_source
+from specedge.progress import Progress, Silent
 from tiny_decoders import make_decoder
 from tiny_exports import TinyExports
 

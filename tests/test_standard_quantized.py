@@ -29,11 +29,11 @@ from specedge.export.decoder import Linear, Rows
 from specedge.export.elements import narrowed
 from specedge.export.lowerings import LOWERINGS
 from specedge.export.placement import place, predict_bytes
-from specedge.export.progress import Silent
 from specedge.export.quantize import Scheme, dequantize, quantize_rows
 from specedge.export.reference import CheckpointWeights, Reference
 from specedge.export.stored import StoredWeights
 from specedge.export.weights import WeightWriter
+from specedge.progress import Silent
 from tiny_exports import TinyExports, config_for, read_spec
 from tiny_models import ArrayTensors, read_config
 

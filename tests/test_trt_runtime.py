@@ -22,11 +22,11 @@ from cuda_stub import CAPTURE_UNSUPPORTED, NO_DEVICE, NO_DRIVER, NO_MEMORY, Fake
 from specedge.contract import GREEDY_LOGITS, LOGITS, GraphSpec, Ids, Logits, past, present
 from specedge.engines import ort, widths
 from specedge.engines.base import Engine, Slot, prefill
+from specedge.engines.matching import Backend
 from specedge.engines.trt import building, library, plans, runtime
 from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.deserialising import deserialise
 from specedge.engines.trt.memory import RESERVE
-from specedge.engines.trt.plans import Backend
 from specedge.engines.trt.runtime import TrtEngine
 from specedge.engines.widths import Widths
 from specedge.errors import EngineError, PlanError, ShapeError

@@ -30,8 +30,9 @@ from specedge.contract import (
     past,
     present,
 )
+from specedge.engines.matching import Backend
 from specedge.engines.trt import library, plans
-from specedge.engines.trt.plans import Backend, BuildReport, Plan, PlanKey
+from specedge.engines.trt.plans import BuildReport, Plan, PlanKey
 
 VERSION = "1.7.1"
 ACTIVATIONS = 4096

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import specedge
 from specedge.export.optimum.folders import write_folder
-from specedge.export.progress import Silent
 from specedge.export.sources import open_source
+from specedge.progress import Silent
 
 
 def main() -> None:

@@ -30,9 +30,10 @@ from specedge.engines.trt.parsing import (
     warnings,
 )
 from specedge.engines.trt.plans import BuildReport, Plan, PlanKey, Widths
-from specedge.engines.trt.progress import Progress, Silent, monitor, stoppable
+from specedge.engines.trt.progress import monitor, stoppable
 from specedge.errors import PlanError
 from specedge.metrics import peak_rss_bytes
+from specedge.progress import Progress, Silent
 
 _WEIGHTS = re.compile(r"Total Weights Memory: (\d+) bytes")
 _ACTIVATIONS = re.compile(r"Total Activation Memory: (\d+) bytes")

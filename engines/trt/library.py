@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from specedge.engines.trt.plans import Backend
+from specedge.engines.matching import Backend
 from specedge.errors import EngineError, PlanError, one_line
 
 _MODULES: dict[Backend, str] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}

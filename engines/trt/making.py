@@ -9,14 +9,15 @@ from typing import Literal
 from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
 from specedge.engines import cuda
+from specedge.engines.matching import Backend
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt import plans
 from specedge.engines.trt.building import build, build_options, check_buildable
 from specedge.engines.trt.cudart import Cuda
 from specedge.engines.trt.options import Settings
-from specedge.engines.trt.plans import Backend, Plan, PlanKey
-from specedge.engines.trt.progress import Progress, Silent
+from specedge.engines.trt.plans import Plan, PlanKey
 from specedge.errors import EngineError, PlanError
+from specedge.progress import Progress, Silent
 
 Role = Literal["target", "draft", "both"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specedge.contract import EngineOptions
-from specedge.engines.trt.plans import Backend
+from specedge.engines.matching import Backend
 from specedge.errors import EngineError
 
 _KINDS = {"device": (int, "a whole number"), "cuda_graphs": (bool, "true or false")}

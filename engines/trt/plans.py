@@ -31,11 +31,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from specedge.bundle import cache_dir
 from specedge.contract import MANIFEST, EngineOptions, GraphSpec, rope_rows
+from specedge.engines.matching import Backend
 from specedge.errors import PlanError
 from specedge.memory import PREFILL_CHUNK
 from specedge.replacing import replace_file
 
-Backend = Literal["tensorrt", "tensorrt-rtx"]
 Buffer = bytes | memoryview
 
 SCHEMA = 1

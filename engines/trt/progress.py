@@ -6,29 +6,10 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from specedge.engines.trt.library import Library
-
-
-class Progress(Protocol):
-    """Told about stages in order, as an export's is."""
-
-    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
-
-    def advance(self, amount: int) -> None: ...
-
-    def note(self, message: str) -> None: ...
-
-
-class Silent:
-    """A Progress that says nothing."""
-
-    def stage(self, title: str, total: int | None = None, unit: str = "") -> None: ...
-
-    def advance(self, amount: int) -> None: ...
-
-    def note(self, message: str) -> None: ...
+from specedge.progress import Progress
 
 
 @contextmanager

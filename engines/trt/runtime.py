@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import cast, get_args
 
 import numpy as np
 
 from specedge.contract import EngineOptions, GraphSpec, Ids, Logits
 from specedge.engines import widths
 from specedge.engines.base import Scored
-from specedge.engines.slotted import SlottedEngine
+from specedge.engines.matching import PLANNED
+from specedge.engines.slotted import SlottedEngine, checked_context
 from specedge.engines.trt import library as libraries
 from specedge.engines.trt import plans
 from specedge.engines.trt.cudart import Cuda
@@ -29,7 +29,7 @@ from specedge.engines.trt.layout import Cache, Layout, cache_bytes
 from specedge.engines.trt.library import Library
 from specedge.engines.trt.memory import Held, Needs, check_fits, do_all
 from specedge.engines.trt.options import Settings
-from specedge.engines.trt.plans import Backend, Plan, PlanKey
+from specedge.engines.trt.plans import Plan, PlanKey
 from specedge.engines.widths import Padding, padded
 from specedge.errors import EngineError
 
@@ -59,16 +59,10 @@ def open_engine(
             GPU, or too little memory on it.
         PlanError: no plan for this graph, library and GPU, or one that does not load.
     """
-    if backend not in get_args(Backend):
+    if backend not in PLANNED:
         raise EngineError(f"engine: no backend {backend!r}; there are tensorrt and tensorrt-rtx")
-    backend = cast(Backend, backend)
     settings = Settings.checked(backend, options)
-    rows = spec.context if context is None else context
-    if not 1 <= rows <= spec.context:
-        raise EngineError(
-            f"engine: context {rows} is outside 1..{spec.context} of the exported {spec.role}; "
-            "export again with a larger [export] context"
-        )
+    rows = checked_context(spec, context)
     library = libraries.load(backend)
     cuda = Cuda(settings.device)
     wanted = plans.key_for(

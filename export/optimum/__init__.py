@@ -33,9 +33,9 @@ from specedge.export.checkpoint import Checkpoint
 from specedge.export.optimum.folders import folder_of
 from specedge.export.optimum.sizes import Sizes, sizes_of
 from specedge.export.optimum.tracing import Traced, check_installed, trace
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources import open_source
 from specedge.export.tokens import tokenizer_spec, write_text_files
+from specedge.progress import Progress, Silent
 
 Role = Literal["target", "draft"]
 # Keys of quantised weights are not among them: they mean nothing to fp32, in either front end.

@@ -8,7 +8,7 @@ from typing import Any
 
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Array, Checkpoint, read
-from specedge.export.progress import Progress
+from specedge.progress import Progress
 
 SHARD_BYTES = 1 << 30
 # Of the families that our sources rename to transformers' layout.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from specedge.errors import ExportError
-from specedge.export.progress import Progress
+from specedge.progress import Progress
 
 DISTRIBUTIONS = ("optimum", "optimum-onnx", "transformers", "torch", "onnx", "onnx-ir")
 _EXTRA = 'pip install "specedge[optimum]"'

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Checkpoint
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources.folder import open_folder
 from specedge.export.sources.gguf_file import open_gguf
 from specedge.export.sources.hub import open_hub
 from specedge.export.sources.package import open_package
+from specedge.progress import Progress, Silent
 
 __all__ = ["open_source"]
 

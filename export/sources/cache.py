@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from specedge.errors import SourceError
-from specedge.export.progress import Progress
 from specedge.export.sources.reading import sha256_of
+from specedge.progress import Progress
 
 _MODEL, _RECORD = "model.gguf", "model.json"
 

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer
 from specedge.contract import SourceRecord
 from specedge.errors import SourceError, UnsupportedError
 from specedge.export.checkpoint import Array, Checkpoint, TensorMap, TokenizerFiles
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources.reading import check_sha256, sha256_of
 from specedge.export.sources.safetensors_map import SafetensorsMap
 from specedge.export.sources.shapes import check_shapes
+from specedge.progress import Progress, Silent
 
 Json = dict[str, Any]
 

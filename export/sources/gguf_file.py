@@ -8,13 +8,13 @@ from specedge.contract import SourceRecord
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.gguf_tokenizer import tokenizer_of
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources.gguf_config import architecture_of, config_of
 from specedge.export.sources.gguf_header import GgufHeader, read_header
 from specedge.export.sources.gguf_names import ROPE_FACTORS, ROPE_FACTORS_LONG, ROPE_FACTORS_SHORT
 from specedge.export.sources.gguf_tensors import GgufMap
 from specedge.export.sources.reading import DataFile, check_sha256, sha256_of
 from specedge.export.sources.shapes import check_shapes
+from specedge.progress import Progress, Silent
 
 
 def open_gguf(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Checkpoint
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources.folder import open_folder
+from specedge.progress import Progress, Silent
 
 _WANTED = [
     "config.json",

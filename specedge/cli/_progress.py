@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from specedge.export.progress import Progress as Reporter
+    from specedge.progress import Progress as Reporter
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a long export says where it is; the CLI draws it, a library user may ignore it."""
+"""How a long export or build says where it is; the CLI draws it, a library user may ignore it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Told about stages in order; a stage ends when the next begins or the export returns."""
+    """Told about stages in order; a stage ends when the next begins or all is done."""
 
     def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
         """Begin a stage of `total` units (None: unknown); unit is "B" for bytes."""
