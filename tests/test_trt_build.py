@@ -22,9 +22,9 @@ from specedge.config import load_config
 from specedge.engines.trt import building, library, parsing, plans
 from specedge.engines.trt.building import build, build_options, check_buildable
 from specedge.engines.trt.making import make
-from specedge.engines.trt.progress import Silent
 from specedge.errors import PlanError
 from specedge.export.builder import build as export
+from specedge.progress import Silent
 from tiny_exports import TinyExports, quick_rounding, read_spec
 from tiny_models import FAMILIES
 
