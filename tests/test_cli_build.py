@@ -88,6 +88,10 @@ def test_it_keeps_what_is_current_and_builds_what_is_not(
     assert "now tune_for = 2" in said(*build, "--tune-for", "2")[2]
     path.write_bytes(path.read_bytes()[:-1])
     assert "damaged" in said(*build, "--tune-for", "2")[2]
+    flipped = bytearray(path.read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    path.write_bytes(flipped)
+    assert "damaged" in said(*build, "--tune-for", "2")[2]
     assert "kept" in said(*build, "--tune-for", "2")[1]
 
 
@@ -103,6 +107,20 @@ def test_json_is_one_object_with_the_whole_record(said: Callable[..., Said], bun
         each["built"] and Path(each["path"]).stat().st_size == each["bytes"] for each in made
     )
     assert [each["report"]["profiles"][0]["tuned"] for each in made] == [5, 1]
+
+
+def test_a_context_below_the_widest_verification_bounds_what_is_tuned_for(
+    said: Callable[..., Said], bundle: Path
+) -> None:
+    _, out, _ = said("build", str(bundle), *RTX, "--context", "2", "--json")
+    for each in json.loads(out)["plans"]:
+        profiles = each["report"]["profiles"]
+        assert [profile["widest"] for profile in profiles] == [2, 2]
+        assert all(profile["tuned"] <= 2 for profile in profiles)
+        assert all(profile["device_bytes"] is not None for profile in profiles)  # both are built
+    code, _, err = said("build", str(bundle), *RTX, "--context", "2", "--tune-for", "3")
+    assert code == 1
+    assert "tune_for = 3: expected a whole number from 1 to 2" in err
 
 
 def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle: Path) -> None:

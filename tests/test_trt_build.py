@@ -160,6 +160,13 @@ def test_a_plan_has_no_taps(exports: TinyExports) -> None:
     assert not outputs & {"hidden.0", "hidden.2"}
 
 
+def test_a_profile_that_the_library_does_not_take_is_no_plan_with_one_less(tmp_path: Path) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    with pytest.raises(PlanError, match=r"takes no profile verify of input_ids .*--tune-for"):
+        build(tmp_path, trt_graphs.spec(64), hand_key(max_verify=2))
+    assert not (tmp_path / "plans").exists()
+
+
 def test_float32_attention_builds_only_as_decomposable(exports: TinyExports) -> None:
     opened = pair_of(exports, "llama", "fp32", "int8")
     spec = opened.manifest.target

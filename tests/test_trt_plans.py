@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +252,97 @@ def test_two_builders_at_once_leave_one_whole_plan(bundle: Path) -> None:
         thread.join()
     assert plans.find(bundle, key).read() == DATA
     assert len(list((bundle / "plans/sm89").iterdir())) == 2
+
+
+def test_two_builds_that_differ_never_share_a_record(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Path.replace
+
+    def slowly(self: Path, target: Path) -> Path:
+        time.sleep(random.random() / 100)
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", slowly)
+    key = key_of(bundle)
+    threads = [
+        threading.Thread(target=plans.store, args=(bundle, key, bytes([n]) * 99, report(key)))
+        for n in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(plans.find(bundle, key).read()) == 99
+
+
+def test_what_a_killed_build_left_goes_with_the_next_and_a_running_ones_stays(
+    bundle: Path,
+) -> None:
+    folder = stored(bundle).path.parent
+    dead, running = folder / ".target-T9.plan.12.34", folder / ".target-T9.json.12.35"
+    for path in (dead, running):
+        path.write_bytes(b"half")
+    os.utime(dead, (0, 0))
+    stored(bundle, "draft")
+    assert (dead.exists(), running.exists()) == (False, True)
+
+
+def test_a_plan_whose_record_cannot_be_written_does_not_stay(bundle: Path, tmp_path: Path) -> None:
+    """A folder stands where the record belongs."""
+    path = stored(bundle).path
+    path.unlink()
+    path.with_suffix(".json").unlink()
+    path.with_suffix(".json").mkdir()
+    plan = stored(bundle)
+    assert plan.path.is_relative_to(tmp_path / "cache")
+    assert list(bundle.glob("plans/**/*.plan")) == []
+
+
+def test_a_plan_that_cannot_be_kept_leaves_no_folders(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plans.writing, "keep", full)
+    with pytest.raises(PlanError, match="No space left"):
+        stored(bundle)
+    assert not (bundle / "plans").exists()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_lies_read_only_in_a_bundle_gives_way_to_what_was_built_since(
+    damaged: bool, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = stored(bundle, options={"tune_for": 5})
+    record = shipped.path.with_suffix(".json")
+    record.write_text(record.read_text().replace(shipped.record.created, "2020-01-01T00:00:00Z"))
+    if damaged:
+        shipped.path.write_bytes(DATA[:-1] + b"!")
+    keep = plans.writing.keep
+
+    def read_only(path: Path, *args: Any) -> None:
+        if path.is_relative_to(bundle):
+            raise OSError(30, "Read-only file system")
+        keep(path, *args)
+
+    monkeypatch.setattr(plans.writing, "keep", read_only)
+    key = key_of(bundle, options={"tune_for": 2})
+    assert plans.current(bundle, key) == "built with tune_for = 5, now tune_for = 2"
+    built = plans.store(bundle, key, DATA, report(key))
+    assert plans.current(bundle, key) == built
+    assert plans.find(bundle, key_of(bundle)).read() == DATA
+    assert plans.find(bundle, key_of(bundle)).path.is_relative_to(tmp_path / "cache")
+
+
+def test_damage_is_found_without_reading_a_plan_whole(bundle: Path) -> None:
+    plan = stored(bundle)
+    assert plan.damage() is None
+    plan.path.write_bytes(DATA[:-1] + b"!")
+    assert "damaged" in str(plan.damage())
+    plan.path.unlink()
+    assert "cannot be read" in str(plan.damage())
 
 
 def test_a_manifest_that_lists_no_hash_has_no_graph_hash(bundle: Path) -> None:

@@ -43,6 +43,7 @@ _NO_MEMORY = re.compile(r"out of memory|outofmemory|insufficient memory|alloc\w*
 def build_options(
     spec: GraphSpec,
     *,
+    context: int | None = None,
     draft_length: int = 4,
     tune_for: int | None = None,
     given: EngineOptions | None = None,
@@ -52,6 +53,7 @@ def build_options(
     A draft is always tuned for one token: it makes its tokens one by one.
 
     Args:
+        context: rows that a sequence may fill, which no call is wider than; None: the graph's.
         draft_length: K of the bundle.
         tune_for: S that the target's profile VERIFY is tuned for; None: as `given`, else K + 1.
         given: "tune_for", and "optimization_level" (0..5), of [engines.NAME]; other names are for
@@ -61,13 +63,14 @@ def build_options(
         PlanError: outside its range.
     """
     said = given or {}
-    tuned = said.get("tune_for", min(draft_length + 1, spec.max_verify))
+    widest = min(spec.max_verify, spec.context if context is None else context)
+    tuned = said.get("tune_for", min(draft_length + 1, widest))
     tuned = tuned if tune_for is None else tune_for
     if spec.role == "draft":
         tuned = 1
     level = said.get("optimization_level", 3)
     for name, value, least, most in (
-        ("tune_for", tuned, 1, spec.max_verify),
+        ("tune_for", tuned, 1, widest),
         ("optimization_level", level, 0, 5),
     ):
         if type(value) is not int or not least <= value <= most:
@@ -195,7 +198,12 @@ def _configured(parsed: Parsed, key: PlanKey) -> tuple[Any, list[Widths]]:
         }
         for name, (least, usual, most) in shapes.items():
             profile.set_shape(name, least, usual, most)
-        config.add_optimization_profile(profile)
+        if config.add_optimization_profile(profile) < 0:  # it says no more than that
+            said = ", ".join(f"{name} {sizes}" for name, sizes in shapes.items())
+            raise PlanError(
+                f"{library.backend} {library.version} takes no profile {widths.name} of {said}; "
+                "lower --tune-for, or build with a larger --context"
+            )
     return config, profiles
 
 

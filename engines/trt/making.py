@@ -75,8 +75,11 @@ def make(
     for spec, key in wanted:
         found = plans.current(bundle.path, key)
         if isinstance(found, Plan) and not force:
-            made.append(Made(found, None))
-            continue
+            damage = found.damage()
+            if damage is None:
+                made.append(Made(found, None))
+                continue
+            found = damage
         why = "asked for" if isinstance(found, Plan) else found or "there was none"
         plan = build(bundle.path, spec, key, library=library, progress=report)
         made.append(Made(plan, why))
@@ -131,6 +134,7 @@ def _key(
         rows = min(context, spec.context)
     options = build_options(
         spec,
+        context=rows,
         draft_length=bundle.manifest.speculation.draft_length,
         tune_for=tune_for,
         given=bundle.manifest.engines.get(backend),

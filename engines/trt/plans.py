@@ -19,7 +19,6 @@ import json
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,11 +31,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from specedge.bundle import cache_dir
 from specedge.contract import MANIFEST, EngineOptions, GraphSpec, rope_rows
 from specedge.engines.matching import Backend
+from specedge.engines.trt import writing
+from specedge.engines.trt.writing import Buffer
 from specedge.errors import PlanError
 from specedge.memory import PREFILL_CHUNK
-from specedge.replacing import replace_file
-
-Buffer = bytes | memoryview
 
 SCHEMA = 1
 FOLDER = "plans"
@@ -143,6 +141,15 @@ class Plan:
             )
         return data
 
+    def damage(self) -> str | None:
+        """Why `read` would refuse it; read in pieces, for nothing but this."""
+        try:
+            with self.path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            return f"cannot be read: {error.strerror}"
+        return None if found == self.record.sha256 else "its bytes are not those built: damaged"
+
 
 def graph_hash(bundle: Path, spec: GraphSpec) -> str:
     """sha256 over the graph's and its weights' own, which the manifest lists.
@@ -209,7 +216,8 @@ def folders(bundle: Path) -> list[Path]:
 def find(bundle: Path, wanted: PlanKey) -> Plan:
     """The plan that serves `wanted`: the same but for `options`, and a context at least as large.
 
-    Of several the one with the smallest. Nothing but its record and its size is read.
+    Of several the one with the smallest, and of those the newest: what is read-only in a bundle
+    cannot be replaced there. Nothing but its record and its size is read.
 
     Raises:
         PlanError: none serves; what differs in the nearest, and the command that builds one.
@@ -227,7 +235,7 @@ def find(bundle: Path, wanted: PlanKey) -> Plan:
         elif record.key.backend == wanted.backend and record.key.role == wanted.role:
             near.append((len(reasons), f"{path.with_suffix('.plan').name}: {', '.join(reasons)}"))
     if serving:
-        return min(serving, key=lambda plan: plan.record.key.context)
+        return max(serving, key=lambda plan: (-plan.record.key.context, plan.record.created))
     why = f"the nearest is {min(near)[1]}" if near else "there is none"
     raise PlanError(
         f"{bundle}: no {wanted.backend} {wanted.version} plan of the {wanted.role} for "
@@ -237,19 +245,29 @@ def find(bundle: Path, wanted: PlanKey) -> Plan:
 
 
 def current(bundle: Path, key: PlanKey) -> Plan | str | None:
-    """The plan of exactly this key; why the one in its place is stale; None: there is none."""
+    """The plan of exactly this key; why the one in its place is stale; None: there is none.
+
+    Where the bundle and the cache have one each, that is the one `find` would take.
+    """
+    stale: list[str] = []
+    sound: list[Plan] = []
     for folder in folders(bundle):
         path = folder / key.folder / f"{key.stem}.json"
         if not path.exists():
             continue
         record = _read(path)
         if isinstance(record, str):
-            return record
-        reasons = [*_differences(record.key, key), *_damage(path, record)]
-        if record.key.options != key.options:
-            reasons.append(f"built with {_options(record.key)}, now {_options(key)}")
-        return ", ".join(reasons) if reasons else Plan(path.with_suffix(".plan"), record)
-    return None
+            stale.append(record)
+        elif reasons := [*_differences(record.key, key), *_damage(path, record)]:
+            stale.append(", ".join(reasons))
+        else:
+            sound.append(Plan(path.with_suffix(".plan"), record))
+    if not sound:
+        return stale[0] if stale else None
+    newest = max(sound, key=lambda plan: plan.record.created)
+    if newest.record.key.options != key.options:
+        return f"built with {_options(newest.record.key)}, now {_options(key)}"
+    return newest
 
 
 def store(bundle: Path, key: PlanKey, plan: Buffer, report: BuildReport) -> Plan:
@@ -270,10 +288,12 @@ def store(bundle: Path, key: PlanKey, plan: Buffer, report: BuildReport) -> Plan
         path = folder / key.folder / f"{key.stem}.plan"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, plan)
-            replace_file(path.with_suffix(".json"), record.model_dump_json(indent=1) + "\n")
+            writing.keep(path, plan, record.model_dump_json(indent=1) + "\n")
         except OSError as error:
             failures.append(f"{folder}: {error.strerror or error}")
+            for empty in (path.parent, folder):
+                with suppress(OSError):  # it is not, or was never made
+                    empty.rmdir()
         else:
             return Plan(path, record)
     raise PlanError(
@@ -353,21 +373,6 @@ def _device(key: PlanKey) -> str:
 
 def _options(key: PlanKey) -> str:
     return ", ".join(f"{name} = {value}" for name, value in key.options.items()) or "no options"
-
-
-def _replace(path: Path, data: Buffer) -> None:
-    """As `replace_file`, for bytes: after a power cut too there is the old plan or the new one."""
-    scratch = path.with_name(f".{path.name[:200]}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with scratch.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        scratch.replace(path)
-    except BaseException:  # Ctrl-C too leaves nothing behind
-        with suppress(OSError):
-            scratch.unlink()
-        raise
 
 
 def _sha256(data: Buffer) -> str:
