@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from specedge.contract import Element
 from specedge.errors import EngineError
 from specedge.power.nvml import Gpu, open_gpu
 
-Dtype = Literal["float32", "float16", "bfloat16"]
-LEAST_CAPABILITY: dict[Dtype, tuple[int, int]] = {"float16": (5, 3), "bfloat16": (8, 0)}
+LEAST_CAPABILITY: dict[Element, tuple[int, int]] = {"float16": (5, 3), "bfloat16": (8, 0)}
 """From which compute capability a GPU computes in it."""
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -56,7 +56,7 @@ class Device:
         """ "SM90"."""
         return f"SM{self.capability[0]}{self.capability[1]}"
 
-    def check_dtype(self, dtype: Dtype, where: str, key: str = "export.activations") -> None:
+    def check_dtype(self, dtype: Element, where: str, key: str = "export.activations") -> None:
         """Raises EngineError where the GPU does not compute in it; `key` of a config says so."""
         least = LEAST_CAPABILITY.get(dtype, (0, 0))
         if self.capability < least:

@@ -21,10 +21,11 @@ from specedge.contract import (
     GraphSpec,
     past,
 )
+from specedge.engines import matching
 from specedge.errors import EngineError
 from specedge.memory import PREFILL_CHUNK
 
-NAMES = {"cpu": "cpu", "cuda": "cuda", "tensorrt": "ort-tensorrt"}  # of engines, by provider
+NAMES = {provider: name for name, provider in matching.PROVIDERS.items()}
 SESSION = (
     "ep.cuda.fpa_intb_gemm",
     "ep.cuda.gqa_workspace_max_total_sequence_length",

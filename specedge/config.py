@@ -34,13 +34,14 @@ from specedge.contract import (
     Precision,
     SamplingDefaults,
 )
+from specedge.engines.matching import ON_GPU
 from specedge.errors import ConfigError
 from specedge.limits import MARGIN, shown
 from specedge.memory import MIN_CONTEXT, parse_size
 
 Rounding = Literal["plain", "mse", "calibrated"]
 ProposerName = Literal["ngram", "draft"]
-ENGINES = ("cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx")
+ENGINES = ("cpu", *ON_GPU)
 _ELEMENTS: dict[str, Element] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MAX_CONTEXT = 1 << 20
 MAX_VERIFY = 512
