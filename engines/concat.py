@@ -22,7 +22,6 @@ by how much, as it was measured at load.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ import onnxruntime as ort
 from specedge.contract import INPUT_IDS, LOGITS, EngineOptions, GraphSpec, Ids
 from specedge.engines import widths
 from specedge.engines.base import Scored
-from specedge.engines.ort.providers import open_session
+from specedge.engines.ort.providers import open_session, pool_size
 from specedge.engines.slotted import SlottedEngine
 from specedge.engines.widths import Padding
 from specedge.errors import EngineError, one_line
@@ -75,9 +74,7 @@ def open_engine(
             f"engine: a bundle of the optimum front end runs on cpu only, not on {provider}; "
             "use --engine cpu, or export with the native front end"
         )
-    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
-    if wanted < 1:
-        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
+    wanted = pool_size(threads)
     session = open_session(
         bundle_path, spec, provider, wanted, options=options, takes_turns=takes_turns
     )

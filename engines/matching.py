@@ -24,7 +24,6 @@ PROVIDERS = {"cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}  # of ONN
 Backend = Literal["tensorrt", "tensorrt-rtx"]
 PLANNED: tuple[Backend, ...] = ("tensorrt", "tensorrt-rtx")  # run plans of `specedge build`
 ON_GPU = ("cuda", "ort-tensorrt", *PLANNED)
-THREADED = tuple(PROVIDERS)  # engines that `threads` means something to
 
 
 def checked(name: str) -> str:

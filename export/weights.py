@@ -71,14 +71,6 @@ class PlacedQuantized:
     scales: Placed  # [N, blocks]
     zero_points: Placed | None  # uint8 [N, ceil(blocks * bits / 8)]
 
-    def as_table(self, name: str) -> Placed:
-        """`packed` as `GatherBlockQuantized` reads it: uint8 [N, blocks * block * bits / 8].
-
-        Rows come out blocks * block wide: longer than K when block does not divide K.
-        """
-        rows, blocks, width = self.packed.shape
-        return self.packed.seen_as(name, np.uint8, (rows, blocks * width))
-
 
 class WeightWriter:
     """Writes one weights file; use it as a context manager.

@@ -32,7 +32,6 @@ TOLERANCE = 1e-5  # of the largest logit
 CONTEXT, CHUNK = 80, 24
 # target: draft. Itself always agrees; another architecture hardly ever does.
 PAIRS = {"gpt2": "opt", "falcon, one kv head": "falcon, one kv head"}
-ALONE = tuple(name for name in DECODERS if name not in {*PAIRS, *PAIRS.values()})
 
 
 @dataclass

@@ -117,7 +117,8 @@ def test_every_keyword_of_load_can_be_a_parameter():
         ({"exact": "yes"}, "exact: expected true or false"),
         ({"canary": "2"}, "canary: expected 0..1"),
         ({"memory": "much"}, "memory:"),
-        ({"engine": 'x"}'}, "engine: expected the name"),
+        ({"engine": 'x"}'}, "engine: expected one of auto, cpu, cuda,"),
+        ({"draft_engine": "cudda"}, "draft_engine: expected one of auto, cpu, cuda,"),
     ],
 )
 def test_a_parameter_that_cannot_be_honoured_is_refused_before_a_server_runs(

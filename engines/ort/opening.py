@@ -8,15 +8,14 @@ would go on with the one that it was captured with.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from specedge.contract import EngineOptions, GraphSpec
-from specedge.engines import matching
+from specedge.engines import matching, ort_options
 from specedge.engines.ort.accepting import Accepting
 from specedge.engines.ort.engine import OrtEngine
 from specedge.engines.ort.memory import Memory
-from specedge.engines.ort.providers import PROVIDERS, check_graph, open_session
+from specedge.engines.ort.providers import PROVIDERS, check_graph, open_session, pool_size
 from specedge.errors import EngineError
 
 _CAPTURES = ("enable_cuda_graph", "trt_cuda_graph_enable")  # options
@@ -51,9 +50,7 @@ def open_engine(
         EngineError: the graph does not load, the provider is not the one asked for or cannot run
             this graph, or a device has no room.
     """
-    wanted = len(os.sched_getaffinity(0)) if threads is None else threads
-    if wanted < 1:
-        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
+    wanted = pool_size(threads)
     captures = any(_is_on((options or {}).get(name)) for name in _CAPTURES)
     _check_asked(spec, provider, captures=captures)
     session = open_session(
@@ -66,7 +63,7 @@ def open_engine(
         takes_turns=takes_turns,
     )
     check_graph(spec, session)
-    device_id = int((options or {}).get("device_id", 0))
+    device_id = ort_options.split(provider, options).device
     engine = OrtEngine(
         spec,
         session,

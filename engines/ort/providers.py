@@ -15,6 +15,7 @@ twice as long on two cores, so engines that take turns stop spinning (docs/decis
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +41,18 @@ _SHAPES = {  # what the runtime keeps on the CPU on purpose: integers beside the
     *("Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 _SHOWN = 3  # nodes to name
+
+
+def pool_size(threads: int | None) -> int:
+    """Threads of a session; None: every core this process may run on.
+
+    Raises:
+        EngineError: fewer than one.
+    """
+    size = len(os.sched_getaffinity(0)) if threads is None else threads
+    if size < 1:
+        raise EngineError(f"engine: threads = {threads}; expected 1 or more")
+    return size
 
 
 def open_session(

@@ -20,6 +20,7 @@ from typing import Any
 
 from specedge.bundle import Bundle
 from specedge.canary.watching import checked_share
+from specedge.config import ENGINES
 from specedge.contract import MANIFEST
 from specedge.errors import ExportError, OptionError
 from specedge.export.staging import failure
@@ -31,6 +32,7 @@ from specedge.replacing import folder_beside, replace_folder
 CONFIG = "config.pbtxt"
 VERSION = "1"
 MAX_INSTANCES = 64
+_ENGINES = ("auto", *ENGINES, "fake")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
 _OUTPUTS = (
@@ -138,8 +140,8 @@ def _check(bundle: Bundle, options: Mapping[str, Any]) -> None:
     checked_share(options.get("canary", 0.0))
     for key in ("engine", "draft_engine"):
         value = options.get(key, "auto")
-        if not re.fullmatch(r"[a-z0-9-]+", value):
-            raise OptionError(f"{key}: expected the name of an engine, found {value!r}")
+        if value not in _ENGINES:
+            raise OptionError(f"{key}: expected one of {', '.join(_ENGINES)}, found {value!r}")
 
 
 def _model_text() -> str:
