@@ -4,6 +4,7 @@ opening           a bundle's graph to an engine
 engine            widths, calls, what is copied back
 slots, rows       keys and values of a sequence, and how large T is
 bindings          what a call reads and writes
+accepting         sampled drafts, decided where the logits are
 memory            the host's memory or a device's
 providers         sessions; libraries: what these need
 """
