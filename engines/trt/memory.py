@@ -115,11 +115,6 @@ class Held:
         self._device[address] = size
         return address
 
-    def free(self, address: int) -> None:
-        """Of `device`."""
-        del self._device[address]
-        self._cuda.free(address)
-
     def pinned(self, size: int) -> Bytes:
         """Page-locked host memory, not cleared; its views die with it."""
         try:

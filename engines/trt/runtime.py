@@ -276,4 +276,5 @@ class TrtEngine(SlottedEngine[TrtSlot]):
         return self._execution
 
     def _check_open(self) -> None:
-        self._live()
+        if self._execution is None:
+            raise self._closed()
