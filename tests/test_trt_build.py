@@ -125,6 +125,23 @@ def test_what_the_library_calls_unused_is_refused_too(
     assert not (tmp_path / "plans").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kv_dtype": "float32"}, "past.0.key is float16, the manifest says float32"),
+        ({"vocab": 31}, "logits of 32 ids, the manifest says 31"),
+        ({"kv_heads": 1}, "past.0.key has shape"),
+        ({"layers": 2}, "inputs that differ: past.1.key"),
+    ],
+)
+def test_a_manifest_that_describes_another_graph_is_refused_before_it_is_built(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    trt_graphs.write_graph(tmp_path / "target/model.onnx")
+    with pytest.raises(PlanError, match=said):
+        build(tmp_path, trt_graphs.spec(64, **changes), hand_key())
+
+
 @pytest.mark.parametrize("context", [16, 64])
 def test_a_static_t_is_built_and_counted(
     context: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

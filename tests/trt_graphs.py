@@ -21,6 +21,7 @@ FLAWS = {
     "a cache behind a copy": "not past.0.key updated in place",
     "an operator it lacks": "Multinomial: not supported",
     "no greedy ids": "no output greedy_ids",
+    "no greedy logits": "no output greedy_logits",
 }
 
 
@@ -140,8 +141,8 @@ def graph(flaw: str | None = None) -> onnx.ModelProto:
         _value("greedy_logits", TensorProto.FLOAT, ["M"]),
         *(_value(new, half, kv) for _, new in caches),
     ]
-    if flaw == "no greedy ids":
-        outputs = [output for output in outputs if output.name != "greedy_ids"]
+    if flaw in ("no greedy ids", "no greedy logits"):
+        outputs = [output for output in outputs if output.name != flaw[3:].replace(" ", "_")]
     initializers = [
         numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
     ]

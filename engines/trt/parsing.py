@@ -17,6 +17,7 @@ from typing import Any
 from specedge.contract import (
     CACHED_LENGTHS,
     GREEDY_IDS,
+    GREEDY_LOGITS,
     INPUT_IDS,
     LOGIT_ROWS,
     LOGITS,
@@ -112,7 +113,8 @@ class Layers:
     """A parsed network as a graph: which layer makes a tensor, and what a tensor depends on."""
 
     def __init__(self, library: Library, network: Any) -> None:
-        kinds = library.module.LayerType
+        kinds, types = library.module.LayerType, library.module.DataType
+        self.elements = {types.FLOAT: "float32", types.HALF: "float16", types.BF16: "bfloat16"}
         self.attentions: list[Any] = []
         self.caches: list[Any] = []
         self._inputs: dict[str, list[str]] = {}  # of the layer that makes the tensor
@@ -168,9 +170,12 @@ def _findings(spec: GraphSpec, network: Any, layers: Layers, context: int) -> It
     wanted = {INPUT_IDS, CACHED_LENGTHS, LOGIT_ROWS, *(old for old, _ in pairs)}
     if inputs.keys() != wanted:
         yield f"inputs that differ: {', '.join(sorted(inputs.keys() ^ wanted)[:4])}"
-    missing = {LOGITS, GREEDY_IDS, *(new for _, new in pairs)} - outputs.keys()
+    missing = {LOGITS, GREEDY_IDS, GREEDY_LOGITS, *(new for _, new in pairs)} - outputs.keys()
     if missing:
         yield f"no output {', '.join(sorted(missing)[:4])}"
+    vocab = tuple(outputs[LOGITS].shape)[-1]
+    if vocab != spec.vocab:
+        yield f"logits of {vocab} ids, the manifest says {spec.vocab}"
     reached = layers.ancestors(outputs)
     for name in inputs:
         if name not in reached:
@@ -179,6 +184,9 @@ def _findings(spec: GraphSpec, network: Any, layers: Layers, context: int) -> It
     for name, _ in pairs:
         if tuple(inputs[name].shape) != size:
             yield f"{name} has shape {tuple(inputs[name].shape)}, expected {size}"
+        element = layers.elements.get(inputs[name].dtype, "no float")
+        if element != spec.kv_dtype:
+            yield f"{name} is {element}, the manifest says {spec.kv_dtype}"
     updated = {(c.get_input(0).name, c.get_output(0).name) for c in layers.caches}
     for pair in pairs:
         if pair not in updated:
