@@ -348,7 +348,16 @@ def test_a_context_that_was_not_exported_is_refused(bundle: Path, context: int) 
 def test_a_manifest_of_other_sizes_than_the_graphs_is_refused(bundle: Path, size: str) -> None:
     spec = read_spec(bundle)
     other = spec.model_copy(update={size: getattr(spec, size) + 1})
-    with pytest.raises(EngineError, match=rf"^target/model\.onnx: the manifest says {size} = "):
+    with pytest.raises(
+        EngineError,
+        match=rf"^target/model\.onnx: the manifest says {size} = \d+, the graph has \d+;",
+    ):
+        open_engine(bundle, other)
+
+
+def test_a_manifest_of_another_type_than_the_graphs_is_refused(bundle: Path) -> None:
+    other = read_spec(bundle).model_copy(update={"kv_dtype": "float16"})
+    with pytest.raises(EngineError, match="says kv_dtype = float16, the graph has float32; one"):
         open_engine(bundle, other)
 
 

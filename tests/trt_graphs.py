@@ -22,6 +22,7 @@ FLAWS = {
     "an operator it lacks": "Multinomial: not supported",
     "no greedy ids": "no output greedy_ids",
     "no greedy logits": "no output greedy_logits",
+    "an output more": "outputs that the manifest does not know: y",
 }
 
 
@@ -143,6 +144,8 @@ def graph(flaw: str | None = None) -> onnx.ModelProto:
     ]
     if flaw in ("no greedy ids", "no greedy logits"):
         outputs = [output for output in outputs if output.name != flaw[3:].replace(" ", "_")]
+    if flaw == "an output more":
+        outputs.append(_value("y", half, ["B", HEADS, "S", WIDTH]))
     initializers = [
         numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
     ]

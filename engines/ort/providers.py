@@ -41,6 +41,11 @@ _SHAPES = {  # what the runtime keeps on the CPU on purpose: integers beside the
     *("Shape", "Size", "Slice", "Split", "Squeeze", "Sub", "Unsqueeze", "Where"),
 }
 _SHOWN = 3  # nodes to name
+_ELEMENTS = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+}
 
 
 def pool_size(threads: int | None) -> int:
@@ -233,17 +238,18 @@ def _check_placement(spec: GraphSpec, session: ort.InferenceSession, provider: s
 def check_graph(spec: GraphSpec, session: ort.InferenceSession) -> None:
     """Raise EngineError where the manifest promises other sizes than the graph has.
 
-    A binding of another shape would let the runtime write past our buffers, or not be filled.
+    A binding of another shape or type would let the runtime write past our buffers, or stay empty.
     """
     inputs = {node.name: node.shape for node in session.get_inputs()}
     outputs = {node.name: node.shape for node in session.get_outputs()}
     kv = [name for name in inputs if name.startswith("past.")]
     first = inputs.get(past(0, "key"), [])
     found = {
-        "layers": len(kv) / 2,
+        "layers": len(kv) / 2 if len(kv) % 2 else len(kv) // 2,
         "kv_heads": first[1] if len(first) == 4 else None,
         "head_dim": first[3] if len(first) == 4 else None,
         "vocab": (outputs.get(LOGITS) or [None])[-1],
+        "kv_dtype": _ELEMENTS.get(next((n.type for n in session.get_inputs() if n.name in kv), "")),
     }
     for name, size in found.items():
         if size != getattr(spec, name):

@@ -173,6 +173,9 @@ def _findings(spec: GraphSpec, network: Any, layers: Layers, context: int) -> It
     missing = {LOGITS, GREEDY_IDS, GREEDY_LOGITS, *(new for _, new in pairs)} - outputs.keys()
     if missing:
         yield f"no output {', '.join(sorted(missing)[:4])}"
+    extra = outputs.keys() - {LOGITS, GREEDY_IDS, GREEDY_LOGITS, *(new for _, new in pairs)}
+    if extra:
+        yield f"outputs that the manifest does not know: {', '.join(sorted(extra)[:4])}"
     vocab = tuple(outputs[LOGITS].shape)[-1]
     if vocab != spec.vocab:
         yield f"logits of {vocab} ids, the manifest says {spec.vocab}"
