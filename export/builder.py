@@ -7,11 +7,9 @@ memory, disk.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -19,22 +17,19 @@ from tokenizers import Tokenizer
 from specedge import memory
 from specedge.config import Config, ModelConfig
 from specedge.contract import (
-    GenerationDefaults,
     GraphSpec,
     Ids,
-    Manifest,
     MemoryPlan,
     PairingProof,
     QualityRecord,
-    SpeculationDefaults,
     rope_rows,
 )
-from specedge.errors import ExportError, PairingError
+from specedge.errors import ExportError
 from specedge.export import (
     acceptance_graph,
     calibration,
     families,
-    pairing,
+    pair,
     quality,
     staging,
 )
@@ -42,15 +37,14 @@ from specedge.export.checkpoint import Checkpoint
 from specedge.export.decoder import DecoderSpec
 from specedge.export.importance import input_importance
 from specedge.export.lowerings import LOWERINGS
+from specedge.export.pair import Role
 from specedge.export.placement import PlacedModel, count_parameters, place, predict_bytes
 from specedge.export.quantize import Scheme
-from specedge.export.sources import open_source
 from specedge.export.stored import StoredWeights
-from specedge.export.tokens import tokenizer_spec, write_text_files
+from specedge.export.tokens import write_text_files
 from specedge.export.weights import WeightWriter
 from specedge.progress import Progress, Silent
 
-Role = Literal["target", "draft"]
 _BITS = {"int4": 4, "int8": 8}
 _LIBRARIES = ("specedge", "onnx", "onnx-ir", "gguf", "tokenizers", "numpy")
 _QUALITY_BUDGET = 768 << 20  # of the export's 1 GiB; see docs/architecture.md
@@ -137,31 +131,17 @@ def build(
         if made.lowering == "standard" or made.kv_dtype != "float32":  # made for a GPU
             acceptance_graph.write(folder, made.vocab)
         write_text_files(target.checkpoint, folder)
-        manifest = Manifest(
-            name=config.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pair.seal(
+            folder,
+            config,
+            graphs,
+            {m.role: m.checkpoint for m in (target, draft) if m is not None},
             tool={library: version(library) for library in _LIBRARIES},
-            target=graphs["target"],
-            draft=graphs.get("draft"),
-            tokenizer=tokenizer_spec(target.checkpoint, target.graph.vocab),
-            sources={m.role: m.checkpoint.record for m in (target, draft) if m is not None},
-            pairing=proof,
-            memory=plan,
-            quality=measured,
-            speculation=SpeculationDefaults(
-                mode=config.speculation.mode,
-                proposers=list(config.speculation.proposers),
-                draft_length=config.speculation.draft_length,
-                ngram_min=config.speculation.ngram_min,
-                ngram_max=config.speculation.ngram_max,
-                acceptance=config.speculation.acceptance,
-                margin=config.speculation.margin,
-            ),
-            generation=GenerationDefaults(**config.generation.model_dump()),
-            engines={name: dict(said) for name, said in config.engines.items()},
+            proof=proof,
+            plan=plan,
             files=staging.record_files(folder, progress, hashes),
+            quality=measured,
         )
-        staging.write_manifest(folder, manifest)
     return output
 
 
@@ -174,14 +154,7 @@ def _open(
     stack: ExitStack,
     target: _Model | None = None,
 ) -> _Model:
-    checkpoint = open_source(
-        model.source, sha256=model.sha256, licence=model.licence, base=base, progress=progress
-    )
-    stack.callback(checkpoint.tensors.close)
-    if model.licence_note is not None:
-        record = checkpoint.record.model_copy(update={"licence_note": model.licence_note})
-        checkpoint = replace(checkpoint, record=record)
-        progress.note(f"{model.source}: {record.licence}, {model.licence_note}")
+    checkpoint = pair.opened(model, base, progress, stack)
     return _describe(role, model, checkpoint, config, target)
 
 
@@ -262,11 +235,7 @@ def _open_draft(
 ) -> tuple[_Model | None, PairingProof | None]:
     if config.draft is None:
         return None, None
-    same_source = (config.draft.source, config.draft.sha256) == (
-        target.config.source,
-        target.config.sha256,
-    )
-    if same_source:
+    if pair.same_source(config.draft, target.config):
         draft = _describe("draft", config.draft, target.checkpoint, config, target)
         if config.draft.precision == target.config.precision:
             shared = {"model": target.graph.model, "weights": target.graph.weights}
@@ -280,28 +249,16 @@ def _open_draft(
             )
     else:
         draft = _open("draft", config.draft, config, base, progress, stack, target)
-    proof = pairing.examine(target.checkpoint, draft.checkpoint, config.export.context)
-    if proof.usable and draft.graph.vocab < target.graph.vocab:
-        proof = proof.model_copy(
-            update={
-                "usable": False,
-                "first_difference": draft.graph.vocab,
-                "notes": [
-                    f"the draft embeds {draft.graph.vocab} ids, the target {target.graph.vocab}"
-                ],
-            }
-        )
-    if proof.usable:
-        for note in proof.notes:
-            progress.note(f"draft: {note}")
-        return draft, proof
-    if not drop:
-        raise PairingError(
-            f"[draft] {proof.notes[0]}; export a draft of the same tokenizer, or drop it "
-            "(--drop-incompatible-draft)"
-        )
-    progress.note(f"draft dropped, lookup proposers remain: {proof.notes[0]}")
-    return None, proof
+    vocabs = target.graph.vocab, draft.graph.vocab
+    proof = pair.settled(
+        target.checkpoint,
+        draft.checkpoint,
+        vocabs,
+        config.export.context,
+        drop=drop,
+        progress=progress,
+    )
+    return (draft if proof.usable else None), proof
 
 
 def _plan(config: Config, target: _Model, draft: _Model | None) -> MemoryPlan:

@@ -15,24 +15,10 @@ import json
 from typing import Any
 
 from specedge.contract import PairingProof
-from specedge.errors import PairingError
 from specedge.export.checkpoint import Checkpoint, TokenizerFiles
 from specedge.vocabulary import Vocabulary, vocabulary_of
 
 _EMBEDDING = "model.embed_tokens.weight"
-_DROP = "export a draft of the same tokenizer, or drop it (--drop-incompatible-draft)"
-
-
-def compare(target: Checkpoint, draft: Checkpoint, context: int) -> PairingProof:
-    """`examine`, but a draft that is not usable is an error.
-
-    Raises:
-        PairingError: names the first differing id with the token of each.
-    """
-    proof = examine(target, draft, context)
-    if not proof.usable:
-        raise PairingError(f"[draft] {proof.notes[0]}; {_DROP}")
-    return proof
 
 
 def examine(target: Checkpoint, draft: Checkpoint, context: int) -> PairingProof:

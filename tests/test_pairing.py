@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from specedge.contract import SourceRecord
+from specedge.contract import PairingProof, SourceRecord
 from specedge.errors import PairingError
 from specedge.export.checkpoint import Checkpoint, TokenizerFiles
-from specedge.export.pairing import compare, examine
+from specedge.export.pair import settled
+from specedge.export.pairing import examine
+from specedge.progress import Silent
 from specedge.vocabulary import read_vocabulary, vocabulary_hash
 
 BASE: dict[str, Any] = {
@@ -81,6 +83,11 @@ def edited(edit: Any) -> dict[str, Any]:
     return tokenizer
 
 
+def compare(target: Checkpoint, draft: Checkpoint, context: int) -> PairingProof:
+    """Of models that embed equally many ids, as an export that insists on the draft."""
+    return settled(target, draft, (6, 6), context, drop=False, progress=Silent())
+
+
 def test_equal_tokenizers_pair_without_a_note_whatever_their_padding():
     proof = compare(checkpoint(rows=8), checkpoint(rows=16), 1024)
     assert proof.usable
@@ -105,6 +112,14 @@ def test_an_id_that_only_one_of_them_knows_is_a_difference():
         compare(checkpoint(), checkpoint(edited(add)), 1024)
     with pytest.raises(PairingError, match="at id 7: no token in the draft, '<x>' in the target"):
         compare(checkpoint(edited(add)), checkpoint(), 1024)
+
+
+def test_a_draft_that_embeds_fewer_ids_is_refused_or_dropped():
+    said = "the draft embeds 5 ids, the target 6"
+    with pytest.raises(PairingError, match=f"{said}; export a draft of the same tokenizer, or"):
+        settled(checkpoint(), checkpoint(), (6, 5), 1024, drop=False, progress=Silent())
+    proof = settled(checkpoint(), checkpoint(), (6, 5), 1024, drop=True, progress=Silent())
+    assert (proof.usable, proof.first_difference, proof.notes) == (False, 5, [said])
 
 
 def test_a_dropped_draft_leaves_a_proof_of_why():

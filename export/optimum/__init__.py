@@ -13,31 +13,22 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 from specedge import memory
 from specedge.config import Config, ModelConfig
-from specedge.contract import (
-    GenerationDefaults,
-    GraphSpec,
-    Manifest,
-    PairingProof,
-    SpeculationDefaults,
-)
-from specedge.errors import ExportError, PairingError
-from specedge.export import pairing, staging
+from specedge.contract import GraphSpec, PairingProof
+from specedge.errors import ExportError
+from specedge.export import pair, staging
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.optimum.folders import folder_of
 from specedge.export.optimum.sizes import Sizes, sizes_of
 from specedge.export.optimum.tracing import Traced, check_installed, trace
-from specedge.export.sources import open_source
-from specedge.export.tokens import tokenizer_spec, write_text_files
+from specedge.export.pair import Role
+from specedge.export.tokens import write_text_files
 from specedge.progress import Progress, Silent
 
-Role = Literal["target", "draft"]
 # Keys of quantised weights are not among them: they mean nothing to fp32, in either front end.
 _NATIVE_ONLY = ("lowering", "activations", "hidden_taps")
 _FEWEST_COMPARED, _MOST_COMPARED = 32, 512  # tokens
@@ -124,23 +115,17 @@ def build(
         for note in notes:
             progress.note(note)
         write_text_files(target.checkpoint, folder)
-        manifest = Manifest(
-            name=config.name,
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pair.seal(
+            folder,
+            config,
+            graphs,
+            {m.role: m.checkpoint for m in (target, draft) if m is not None},
             tool=tool,
-            target=graphs["target"],
-            draft=graphs.get("draft"),
-            tokenizer=tokenizer_spec(target.checkpoint, graphs["target"].vocab),
-            sources={m.role: m.checkpoint.record for m in (target, draft) if m is not None},
-            pairing=proof,
-            memory=plan,
-            speculation=SpeculationDefaults(**config.speculation.model_dump()),
-            generation=GenerationDefaults(**config.generation.model_dump()),
-            engines={name: dict(said) for name, said in config.engines.items()},
+            proof=proof,
+            plan=plan,
             files=staging.record_files(folder, progress),
             notes=notes,
         )
-        staging.write_manifest(folder, manifest)
     return output
 
 
@@ -170,14 +155,7 @@ def _open(
     progress: Progress,
     stack: ExitStack,
 ) -> _Model:
-    checkpoint = open_source(
-        model.source, sha256=model.sha256, licence=model.licence, base=base, progress=progress
-    )
-    stack.callback(checkpoint.tensors.close)
-    if model.licence_note is not None:
-        record = checkpoint.record.model_copy(update={"licence_note": model.licence_note})
-        checkpoint = replace(checkpoint, record=record)
-        progress.note(f"{model.source}: {record.licence}, {model.licence_note}")
+    checkpoint = pair.opened(model, base, progress, stack)
     sizes = sizes_of(checkpoint, model.source)
     return _Model(role, model, checkpoint, sizes, _context(role, sizes, config, progress))
 
@@ -217,26 +195,15 @@ def _open_draft(
 ) -> tuple[_Model | None, PairingProof | None]:
     if config.draft is None:
         return None, None
-    if (config.draft.source, config.draft.sha256) == (target.config.source, target.config.sha256):
+    if pair.same_source(config.draft, target.config):
         draft = replace(target, role="draft", config=config.draft)
     else:
         draft = _open("draft", config.draft, config, base, progress, stack)
-    proof = pairing.examine(target.checkpoint, draft.checkpoint, target.context)
-    if proof.usable and draft.vocab < target.vocab:
-        note = f"the draft embeds {draft.vocab} ids, the target {target.vocab}"
-        update = {"usable": False, "first_difference": draft.vocab, "notes": [note]}
-        proof = proof.model_copy(update=update)
-    if not proof.usable:
-        if not drop:
-            raise PairingError(
-                f"[draft] {proof.notes[0]}; export a draft of the same tokenizer, or drop it "
-                "(--drop-incompatible-draft)"
-            )
-        progress.note(f"draft dropped, lookup proposers remain: {proof.notes[0]}")
-        return None, proof
-    for note in proof.notes:
-        progress.note(f"draft: {note}")
-    return draft, proof
+    vocabs = target.vocab, draft.vocab
+    proof = pair.settled(
+        target.checkpoint, draft.checkpoint, vocabs, target.context, drop=drop, progress=progress
+    )
+    return (draft if proof.usable else None), proof
 
 
 def _trace(model: _Model, folder: Path, base: Path, progress: Progress) -> Traced:
