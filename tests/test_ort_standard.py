@@ -18,6 +18,7 @@ import specedge
 from specedge.acceptance import RoundDraws
 from specedge.acceptance.device import Question
 from specedge.contract import GREEDY_LOGITS, WIDEST_STEP, GraphSpec, Ids, Logits
+from specedge.engines import widths
 from specedge.engines.base import Engine, Slot, prefill
 from specedge.engines.ort import OrtEngine, engine, open_engine
 from specedge.engines.ort.accepting import Accepting
@@ -302,6 +303,34 @@ def test_float16_takes_half_the_memory_and_nearly_the_same_logits(
     wanted = score(growing, growing.new_slot(), ids, 0, [100, 1, 5, 16])
     assert np.abs(got - wanted).max() < 0.01 * np.abs(wanted).max()
     assert np.abs(got - wanted).max() > 0
+
+
+@pytest.mark.parametrize(("element", "step"), [("float32", 1), ("float16", 2), ("bfloat16", 2)])
+def test_a_type_that_hides_what_rounding_does_is_never_taken_to_agree(
+    element: str, step: int
+) -> None:
+    spec = SPEC.model_copy(update={"kv_dtype": element})
+
+    def run(how: widths.Padding, tokens: Ids, n_cached: int, rows: int) -> Logits:
+        return np.zeros((rows, spec.vocab), np.float32)  # nothing shows
+
+    found = widths.padding(run, spec, widths.ROWS, exact=True)
+    assert (found.step, found.head_step, found.noise) == (step, 1, 0.0)
+    assert widths.padding(run, spec, widths.ROWS, exact=False).step == 1
+
+
+def test_one_row_of_float16_says_what_many_say_all_along_a_text(tiny_exports: TinyExports) -> None:
+    bundle = bundle_of(tiny_exports, lowering="ort", precision="fp16", activations="auto")
+    engine = open_engine(bundle, read_spec(bundle), threads=1)
+    ids, slot, told = ids_for(engine, CONTEXT), engine.new_slot(), []
+    prefill(engine, slot, ids, 0)
+    for start in range(0, CONTEXT - 16, 5):
+        many = engine.forward(slot, ids[start : start + 16], start, 16).logits[:1].copy()
+        one = engine.forward(slot, ids[start : start + 1], start, 1).logits
+        told.append(not np.array_equal(one, many))
+        prefill(engine, slot, ids[start : start + 16], start)
+    assert not any(told), f"{sum(told)} of {len(told)} rows"
+    engine.close()
 
 
 def test_bfloat16_is_refused_on_a_cpu_before_anything_is_loaded(tmp_path: Path) -> None:
