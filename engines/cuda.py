@@ -21,8 +21,12 @@ LEAST_CAPABILITY: dict[Element, tuple[int, int]] = {"float16": (5, 3), "bfloat16
 """From which compute capability a GPU computes in it."""
 
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+NOT_INSTALLED = (
+    f"the NVIDIA driver is not installed here ({_LIBRARY} is missing); install it, or start the "
+    "container with the GPU (docker run --gpus all)"
+)
 _MAJOR, _MINOR = 75, 76  # attributes of a device: compute capability
-_ERRORS = {  # of cuInit; what a person can do
+WHY = {  # by error of the driver or the runtime; what a person can do
     34: "the library found is the stub that programs are linked with; take the folder stubs out of "
     "LD_LIBRARY_PATH",
     100: "the driver finds no GPU; see whether nvidia-smi lists one, and give the container one "
@@ -81,11 +85,11 @@ def find(ordinal: int = 0) -> Device | str:
     driver.cuDriverGetVersion(ctypes.byref(version))
     failed = driver.cuDeviceGetCount(ctypes.byref(count))
     if failed or not count.value:
-        return _ERRORS[100]
+        return WHY[100]
     if not 0 <= ordinal < count.value:
         return f"there is no GPU {ordinal}: CUDA sees {count.value}, counted from 0"
     if driver.cuDeviceGet(ctypes.byref(handle), ordinal):
-        return _ERRORS[101]
+        return WHY[101]
     name = ctypes.create_string_buffer(256)
     total = ctypes.c_size_t()
     parts = [ctypes.c_int(), ctypes.c_int()]
@@ -106,8 +110,13 @@ def required(where: str, ordinal: int = 0) -> Device:
     """The GPU. Raises EngineError, which begins with `where`, when there is none."""
     found = find(ordinal)
     if isinstance(found, str):
-        raise EngineError(f"{where}: no NVIDIA GPU can be used: {found}, or use --engine cpu")
+        raise unusable(where, found)
     return found
+
+
+def unusable(where: str, why: str) -> EngineError:
+    """The error that says so; `why` is what `find` gives."""
+    return EngineError(f"{where}: no NVIDIA GPU can be used: {why}, or use --engine cpu")
 
 
 def free_bytes(ordinal: int = 0) -> int | None:
@@ -161,12 +170,9 @@ def _driver() -> Any:
         driver = ctypes.CDLL(_LIBRARY)
     except OSError as error:
         if "cannot open shared object" in str(error) or sys.platform == "win32":
-            return (
-                f"the NVIDIA driver is not installed here ({_LIBRARY} is missing); install it, or "
-                "start the container with the GPU (docker run --gpus all)"
-            )
+            return NOT_INSTALLED
         return f"the NVIDIA driver's library does not load: {' '.join(str(error).split())}"
     code = driver.cuInit(0)
     if code:
-        return _ERRORS.get(code, f"the NVIDIA driver does not start (cuInit says {code})")
+        return WHY.get(code, f"the NVIDIA driver does not start (cuInit says {code})")
     return driver

@@ -570,16 +570,20 @@ def test_a_damaged_row_of_the_head_is_found_when_the_engine_is_opened(
 @pytest.mark.parametrize(
     ("gpu", "said"),
     [
-        ({"count_code": NO_DRIVER, "driver": 0}, "no NVIDIA driver was found"),
+        (
+            {"count_code": NO_DRIVER, "driver": 0},
+            "the NVIDIA driver is not installed here",
+        ),
         (
             {"count_code": NO_DRIVER, "driver": 12020},
             r"driver serves CUDA 12\.2, cuda-bindings is for 13\.0; update the driver",
         ),
         ({"count_code": 804, "driver": 12020}, r"driver serves CUDA 12\.2"),
-        ({"count_code": 803}, "differ in version.*restart the machine"),
-        ({"count_code": NO_DEVICE}, "CUDA sees no GPU"),
-        ({"devices": 0}, "CUDA sees no GPU"),
-        ({"count_code": 999}, r"cudaGetDeviceCount: something else \(error 999\)"),
+        ({"count_code": 803}, "of different versions; restart the machine, or use --engine cpu"),
+        ({"count_code": NO_DEVICE}, "the driver finds no GPU; see whether nvidia-smi"),
+        ({"devices": 0}, "the driver finds no GPU; see whether nvidia-smi"),
+        ({"count_code": 999}, "the driver does not start; see dmesg"),
+        ({"count_code": 998}, r"cudaGetDeviceCount: something else \(error 998\)"),
     ],
 )
 def test_a_machine_without_a_usable_gpu_is_told_what_it_lacks(
@@ -847,7 +851,7 @@ def test_the_real_library_says_here_why_it_loads_no_plan(bundle: Path, spec: Gra
     plan = building.build(bundle, spec, key)
     with pytest.raises(PlanError, match=r"cannot load the plan here: .*driver.*: rebuild"):
         deserialise(loaded, plan, spec, "rebuild")
-    with pytest.raises(EngineError, match="no NVIDIA driver was found"):
+    with pytest.raises(EngineError, match="the NVIDIA driver is not installed here"):
         opened(bundle)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from specedge.engines import cuda
 from specedge.errors import EngineError, one_line
 
 BINDINGS = "cuda.bindings.runtime"
@@ -28,7 +29,7 @@ OUT_OF_MEMORY = 2
 _DRIVER_TOO_OLD = 35  # also: no driver at all
 _BUSY = 46
 _NO_DEVICE = 100
-_DRIVER_MISMATCH = 803  # the kernel module is not the driver library's
+_LOST = range(700, 800)  # what a kernel did wrong; past it are calls that are not allowed
 _NOT_FORWARD_COMPATIBLE = 804
 
 Bytes = npt.NDArray[np.uint8]
@@ -102,10 +103,10 @@ class Cuda:
             code, count = self._rt.cudaGetDeviceCount()
             driver = int(self._rt.cudaDriverGetVersion()[1] or 0)
         except RuntimeError as error:  # the bindings found no driver library to load
-            raise EngineError(f"engine: {_NO_DRIVER} ({one_line(error)})") from error
+            raise cuda.unusable("engine", cuda.NOT_INSTALLED) from error
         code = int(code)
         if code == _DRIVER_TOO_OLD and driver == 0:
-            raise EngineError(f"engine: {_NO_DRIVER}")
+            raise cuda.unusable("engine", cuda.NOT_INSTALLED)
         if code in (_DRIVER_TOO_OLD, _NOT_FORWARD_COMPATIBLE):
             needs = int(self._rt.cudaRuntimeGetVersion()[1] or 0)
             raise EngineError(
@@ -113,16 +114,9 @@ class Cuda:
                 f"{_version(needs)}; update the driver, or install cuda-bindings of CUDA "
                 f"{_version(driver)}"
             )
-        if code == _DRIVER_MISMATCH:
-            raise EngineError(
-                "engine: the NVIDIA driver's library and kernel module differ in version, as after "
-                "an update; restart the machine"
-            )
-        if code == _NO_DEVICE or (code == 0 and not count):
-            raise EngineError(
-                "engine: the NVIDIA driver is there but CUDA sees no GPU; check nvidia-smi, "
-                "CUDA_VISIBLE_DEVICES and the container's --gpus, or use --engine cpu"
-            )
+        why = cuda.WHY.get(code or (0 if count else _NO_DEVICE))
+        if why is not None:
+            raise cuda.unusable("engine", why)
         if code:
             raise self._error("cudaGetDeviceCount", code)
         return int(count)
@@ -143,7 +137,9 @@ class Cuda:
         hint = ""
         if code == _BUSY:
             hint = "; another process has the GPU for itself"
-        elif code >= 700:
+        elif code == OUT_OF_MEMORY:
+            hint = "; end what else uses the GPU, or build a plan of a smaller --context"
+        elif code in _LOST:
             hint = "; the device's state is lost: restart the program"
         return CudaError(f"CUDA: {name}: {said} (error {code}){hint}", code)
 
@@ -245,12 +241,6 @@ class Cuda:
 
     def end_graph(self, graph: Any) -> None:
         self._call("cudaGraphExecDestroy", graph)
-
-
-_NO_DRIVER = (
-    "no NVIDIA driver was found; install one (`nvidia-smi` shows it), start the container with "
-    "--gpus all, or use --engine cpu"
-)
 
 
 def _version(number: int) -> str:
