@@ -28,8 +28,9 @@ from specedge.contract import WIDEST_STEP, GraphSpec, Ids, Logits
 WIDEST = 16  # the reference; T(16) bounds what measuring costs
 ROWS = 48  # of a slot to measure in: a quarter is the past, and two calls of WIDEST fit behind it
 _STEPS = tuple(step for step in (1, 2, 4, 8) if step <= WIDEST_STEP)
-LEAST_STEP_ROUNDED = 2  # where activations are rounded to less than _FULL_BYTES
 _FULL_BYTES = 4
+_LEAST_ROUNDED = 2  # step where activations have less than those
+_ROUNDING = 2.0**-10  # float16's, of the largest value: the least difference that there may be
 _SINGLY_UP_TO = 8
 _FEWEST_PLACES, _MOST_PLACES = 2, 24
 _PARAMETERS_AT_MOST_PLACES = 4_000_000
@@ -115,10 +116,12 @@ def padding(
         return run(narrow, text[start : start + width], n_past + start, width)
 
     found = measure(score, widest, places=places_for(spec.parameters))
-    least = LEAST_STEP_ROUNDED if spec.element_bytes < _FULL_BYTES else 1
-    if not exact or found.step is None or max(found.step, least) == 1:
+    if found.step == 1 and spec.element_bytes < _FULL_BYTES:
+        largest = float(np.abs(score(0, widest)).max())
+        found = Widths(_LEAST_ROUNDED, largest * _ROUNDING)
+    if not exact or found.step in (None, 1):
         return Padding(widths=found)
-    step = max(found.step, least)
+    step = found.step
     wide = most_scored if most_scored <= widest else widest // step * step
     # measured without padding the head; a context too short for it keeps the common step
     unpadded = Padding(step, 1, found)
