@@ -17,6 +17,7 @@ Rows arrive in parts; a matrix is whole in memory as packed codes, its transpose
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def add_columns(
     Raises:
         ExportError: a scale is outside the range of `element`; the file cannot be written.
     """
-    held = list(parts)
+    held = [_storable(part, element, name) for part in parts]
     scheme, features = held[0].scheme, held[0].features
     assert scheme.symmetric, "DequantizeLinear is given no zero points"
     blocks, width = scheme.blocks(features), padded(features, scheme)
@@ -54,13 +55,24 @@ def add_columns(
         f"{name}.codes", np.uint8, (width * rows * scheme.bits // 8,), _turned(held, rows, width)
     )
     kind = INT4 if scheme.bits == 4 else np.dtype(np.int8)
-    scales = [narrowed(part.scales, element, f"a scale of {name}") for part in held]
-    turned = np.ascontiguousarray(np.concatenate(scales).T)
+    turned = np.ascontiguousarray(np.concatenate([part.scales for part in held]).T)
     return PlacedQuantized(
         codes.seen_as(name, kind, (width, rows)),
         writer.add(f"{name}.scales", dtype_of(element), (blocks, rows), [turned]),
         None,
     )
+
+
+def _storable(part: Quantized, element: Element, name: str) -> Quantized:
+    """The same with scales in `element`. A block whose scale that makes 0 becomes zeros by its
+    codes, with a scale of 1: TensorRT takes no scale of 0 for int8."""
+    scales = narrowed(part.scales, element, f"a scale of {name}")
+    lost = scales == 0
+    if not lost.any():
+        return replace(part, scales=scales)
+    packed = part.packed.copy()
+    packed[lost] = 0x88 if part.scheme.bits == 4 else 0x80  # codes of z
+    return replace(part, packed=packed, scales=np.where(lost, scales.dtype.type(1), scales))
 
 
 def _turned(held: Sequence[Quantized], rows: int, width: int) -> Iterator[Bytes]:

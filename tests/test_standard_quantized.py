@@ -34,7 +34,7 @@ from specedge.export.reference import CheckpointWeights, Reference
 from specedge.export.stored import StoredWeights
 from specedge.export.weights import WeightWriter
 from specedge.progress import Silent
-from tiny_exports import TinyExports, config_for, read_spec
+from tiny_exports import TinyExports, config_for, quick_rounding, read_spec
 from tiny_models import ArrayTensors, read_config
 
 CONTEXT = 128
@@ -57,6 +57,11 @@ class FileWeights:
         }
         self.bits = 4 if self._arrays["layers.0.attn.qkv"].dtype == ml_dtypes.int4 else 8
         self._head = "head" if "head" in self._arrays else "embed"
+
+    @property
+    def smallest_scale(self) -> float:
+        scales = (array for name, array in self._arrays.items() if name.endswith(".scales"))
+        return min(float(np.abs(array.astype(np.float32)).min()) for array in scales)
 
     def matrix(self, name: str, features: int) -> np.ndarray:
         """float32 [out, in]."""
@@ -293,16 +298,60 @@ def test_what_is_too_small_becomes_zero_and_nothing_else_is_lost() -> None:
     assert str(narrowed(values, "bfloat16", "x").dtype) == "bfloat16"
 
 
+@pytest.mark.parametrize("precision", ["int4", "int8"])
+@pytest.mark.parametrize(
+    ("name", "stored", "features"),
+    [
+        ("model.embed_tokens", "embed", 64),
+        ("model.layers.1.mlp.down_proj", "layers.1.mlp.down", 96),
+    ],
+)
+def test_blocks_too_small_for_a_scale_are_zeros_with_a_scale(
+    tiny_exports: TinyExports,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    stored: str,
+    features: int,
+    precision: str,
+) -> None:
+    """As embeddings of tokens that nobody trained; TensorRT takes no scale of 0."""
+    checkpoint = tiny_exports.checkpoint("llama", head_dim=32)
+    _change(
+        monkeypatch, f"{name}.weight", lambda row, values: values * 1e-12 if row % 2 else values
+    )
+    config = config_for(checkpoint, precision=precision, lowering="standard", context=CONTEXT)
+    with quick_rounding():
+        made = build(config, tmp_path / "out")
+    weights = FileWeights(made / "target/model.onnx")
+    assert weights.smallest_scale > 0
+    matrix = weights.matrix(stored, features)
+    assert not matrix[1::2].any()
+    assert matrix[::2].any(axis=1).all()
+
+
 def _enlarge(monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     """Let every checkpoint give one value of a tensor as `value`."""
+
+    def changed(row: int, values: np.ndarray) -> np.ndarray:
+        return np.where((row == 0) & (np.arange(values.size) == 0), np.float32(value), values)
+
+    _change(monkeypatch, name, changed)
+
+
+def _change(monkeypatch: pytest.MonkeyPatch, name: str, by_row: Any) -> None:
+    """Let every checkpoint give the rows of a tensor as `by_row(index, row)`; a vector is one."""
     from specedge.export.sources.safetensors_map import SafetensorsMap
 
     read = SafetensorsMap.rows
 
     def rows(self: Any, asked: str, start: int, stop: int) -> np.ndarray:
-        values = read(self, asked, start, stop).copy()
-        if asked == name:
-            values.reshape(-1)[0] = value
-        return values
+        values = read(self, asked, start, stop)
+        if asked != name:
+            return values
+        if values.ndim == 1:
+            return by_row(start, values)
+        changed = [by_row(start + index, row) for index, row in enumerate(values)]
+        return np.stack(changed).astype(np.float32)
 
     monkeypatch.setattr(SafetensorsMap, "rows", rows)
