@@ -198,6 +198,17 @@ def test_float32_attention_builds_only_as_decomposable(exports: TinyExports) -> 
         building._compiled(parsed, config, opened.path, Silent())
 
 
+@pytest.mark.parametrize("width", [8, 512])
+def test_heads_of_a_width_without_a_kernel_build_too(
+    width: int, exports: TinyExports, tmp_path: Path
+) -> None:
+    target = exports.checkpoint("llama", head_dim=width, num_hidden_layers=1)
+    made = exports.bundle(target, lowering="standard", precision="fp16", context=32)
+    spec = read_spec(made)
+    plan = build(made, spec, key_of(Bundle.open(made), context=32))
+    assert plan.record.key.context == 32
+
+
 @pytest.mark.parametrize(
     ("precision", "dtype", "said"),
     [
