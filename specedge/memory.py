@@ -28,7 +28,8 @@ compute: the host's memory, or the GPU's, or the target in one and the draft in 
 A weight is counted once and as memory that cannot be taken back. On CPU the runtime maps the file
 and packs most of it into memory of its own; what it leaves mapped (an embedding) the system could
 drop and read again, at the price of a stalled step. Context is counted in full, although rows of
-KV that were never written take none.
+KV that were never written take none. Weights in float16 count twice on the host: the runtime's
+kernels there multiply in float32, and it widens the weights when it loads them.
 """
 
 from __future__ import annotations
@@ -116,6 +117,11 @@ def activation_bytes(spec: GraphSpec, context: int, max_verify: int) -> int:
     return _FLOAT * (logits + scores) + spec.element_bytes * (hidden + attention + mlp)
 
 
+def host_weight_bytes(spec: GraphSpec) -> int:
+    """Bytes of weights where the host computes; see the top."""
+    return spec.weight_bytes * (2 if spec.precision == "fp16" else 1)
+
+
 def sampling_bytes(vocab: int, max_verify: int) -> int:
     """Bytes that drawing tokens keeps for a round; formula at the top."""
     return _FLOAT * 2 * max_verify * vocab
@@ -128,6 +134,7 @@ def plan(
     context: int,
     max_verify: int,
     budget: int | None = None,
+    hosted: bool = False,
 ) -> MemoryPlan:
     """Work out the plan, and hold it against `budget` bytes where there is one.
 
@@ -135,15 +142,18 @@ def plan(
         target, draft: sizes of the graphs; their own `context` bounds nothing but the draft's KV.
         context: T, rows of the target's KV buffer.
         max_verify: M, widest verification.
+        hosted: the host is known to compute.
 
     Raises:
         MemoryBudgetError: over budget; names the largest context that fits, or says that none
             does and what the weights alone take.
     """
-    made = _plan(target, draft, context, max_verify, budget)
+    made = _plan(target, draft, context, max_verify, budget, (hosted, hosted))
     if budget is None or made.total <= budget:
         return made
-    fits = largest_context(target, draft, max_verify=max_verify, budget=budget, below=context)
+    fits = largest_context(
+        target, draft, max_verify=max_verify, budget=budget, below=context, hosted=hosted
+    )
     needs = (
         f"context {context} needs {format_size(made.total)} "
         f"(weights {format_size(made.target_weights + made.draft_weights)}, "
@@ -157,31 +167,47 @@ def plan(
 
 
 def largest_context(
-    target: GraphSpec, draft: GraphSpec | None, *, max_verify: int, budget: int, below: int
+    target: GraphSpec,
+    draft: GraphSpec | None,
+    *,
+    max_verify: int,
+    budget: int,
+    below: int,
+    hosted: bool = False,
 ) -> int | None:
     """Largest multiple of CONTEXT_STEP under `below` (or MIN_CONTEXT) that fits, or None."""
+
+    def total(context: int) -> int:
+        return _plan(target, draft, context, max_verify, budget, (hosted, hosted)).total
+
     low, high = 0, (below - 1) // CONTEXT_STEP
     while low < high:
         middle = (low + high + 1) // 2
-        if _plan(target, draft, middle * CONTEXT_STEP, max_verify, budget).total <= budget:
+        if total(middle * CONTEXT_STEP) <= budget:
             low = middle
         else:
             high = middle - 1
     for candidate in (low * CONTEXT_STEP, MIN_CONTEXT):
         if max_verify <= candidate < below:
-            fits = _plan(target, draft, candidate, max_verify, budget).total <= budget
-            return candidate if fits else None
+            return candidate if total(candidate) <= budget else None
     return None
 
 
 def _plan(
-    target: GraphSpec, draft: GraphSpec | None, context: int, max_verify: int, budget: int | None
+    target: GraphSpec,
+    draft: GraphSpec | None,
+    context: int,
+    max_verify: int,
+    budget: int | None,
+    hosted: tuple[bool, bool],  # target, draft
 ) -> MemoryPlan:
+    target_weights = host_weight_bytes(target) if hosted[0] else target.weight_bytes
     activations = activation_bytes(target, context, max_verify)
     draft_weights = draft_kv = 0
     if draft is not None:
         draft_context = min(context, draft.context)
-        draft_weights = 0 if draft.weights == target.weights else draft.weight_bytes
+        if draft.weights != target.weights:
+            draft_weights = host_weight_bytes(draft) if hosted[1] else draft.weight_bytes
         draft_kv = draft.kv_bytes(draft_context)
         activations = max(activations, activation_bytes(draft, draft_context, 1))
     activations += sampling_bytes(target.vocab, max_verify)
@@ -189,12 +215,12 @@ def _plan(
     return MemoryPlan(
         context=context,
         max_verify=max_verify,
-        target_weights=target.weight_bytes,
+        target_weights=target_weights,
         target_kv=target_kv,
         draft_weights=draft_weights,
         draft_kv=draft_kv,
         activations=activations,
-        total=target.weight_bytes + target_kv + draft_weights + draft_kv + activations,
+        total=target_weights + target_kv + draft_weights + draft_kv + activations,
         budget=budget,
     )
 
@@ -260,14 +286,17 @@ def fit(
             estimate alone refuses no target: it may be wrong, and the load will tell.
     """
     target, draft = manifest.target, manifest.draft if wants_draft else None
-    alone = plan(target, None, context=context, max_verify=target.max_verify, budget=budget)
-    both = _plan(target, draft, context, target.max_verify, budget)
+    hosted = not room.where
+    draft_hosted = not (room.draft_where if room.apart else room.where)
+    widest = target.max_verify
+    alone = plan(target, None, context=context, max_verify=widest, budget=budget, hosted=hosted)
+    both = _plan(target, draft, context, widest, budget, (hosted, draft_hosted))
     apart = room.apart and budget is None and draft is not None
     left = _left(room.available) if budget is None else budget
     here, there = (f" {place}" if place else "" for place in (room.where, room.draft_where))
     needed, had = both.total, left
     if apart and draft is not None:
-        needed, had = _draft_bytes(draft, context), _left(room.draft_available)
+        needed, had = _draft_bytes(draft, context, draft_hosted), _left(room.draft_available)
     keeps = draft is not None and (had is None or needed <= had)
     kept = both if keeps else alone
     notes = []
@@ -297,15 +326,18 @@ def _left(available: int | None) -> int | None:
     return None if available is None else max(0, available - RESERVE)
 
 
-def _draft_bytes(draft: GraphSpec, context: int) -> int:
+def _draft_bytes(draft: GraphSpec, context: int, hosted: bool) -> int:
     """What a draft takes that computes apart from its target; it brings its own weights there."""
     rows = min(context, draft.context)
-    return draft.weight_bytes + draft.kv_bytes(rows) + activation_bytes(draft, rows, 1)
+    weights = host_weight_bytes(draft) if hosted else draft.weight_bytes
+    return weights + draft.kv_bytes(rows) + activation_bytes(draft, rows, 1)
 
 
 def _may_not_fit(target: GraphSpec, alone: MemoryPlan, left: int, context: int, here: str) -> str:
     widest = target.max_verify
-    fits = largest_context(target, None, max_verify=widest, budget=left, below=context)
+    fits = largest_context(
+        target, None, max_verify=widest, budget=left, below=context, hosted=not here
+    )
     remedy = f"a context of {fits} would fit" if fits else "no smaller context would fit either"
     return (
         f"memory may not suffice: a run needs {format_size(alone.total)} at a context of {context},"

@@ -101,6 +101,29 @@ def test_where_nothing_is_known_everything_is_loaded(pair):
     assert (made.keeps_draft, made.note) == (True, "")
 
 
+def test_weights_in_float16_count_twice_where_the_host_computes(pair):
+    half = {"precision": "fp16", "kv_dtype": "float16"}
+    target, draft = (each.model_copy(update=half) for each in (pair.target, pair.draft))
+    both = pair.model_copy(update={"target": target, "draft": draft})
+    gpu = "on the GPU"
+
+    def weights(**room: object) -> tuple[int, int]:
+        found = fit(both, 64, **given(room=Room(None, **room)))
+        assert found.plan.total - fit(both, 64, **given(room=Room(None, gpu))).plan.total == (
+            found.plan.target_weights - target.weight_bytes
+        ) + (found.plan.draft_weights - draft.weight_bytes)
+        return found.plan.target_weights, found.plan.draft_weights
+
+    once, twice = (tuple(n * e.weight_bytes for e in (target, draft)) for n in (1, 2))
+    assert weights() == twice
+    assert weights(where=gpu) == once
+    assert weights(where=gpu, apart=True) == (once[0], twice[1])
+    assert weights(apart=True, draft_where=gpu) == (twice[0], once[1])
+    needed = fit(both, 64, **given(room=Room(None, gpu), wants_draft=False)).plan.total
+    with pytest.raises(MemoryBudgetError, match=format_size(needed + target.weight_bytes)):
+        fit(both, 64, **given(budget=needed, wants_draft=False))
+
+
 def test_a_draft_that_is_not_wanted_or_not_there_is_not_missed(pair):
     alone = pair.model_copy(update={"draft": None})
     for manifest, wants in ((pair, False), (alone, True)):
