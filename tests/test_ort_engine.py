@@ -16,8 +16,17 @@ from specedge.cli import invoke
 from specedge.contract import GraphSpec, Ids, Logits
 from specedge.engines import ort, registry, slotted, widths
 from specedge.engines.base import Engine, Slot, prefill
+from specedge.engines.fake import fake_spec
 from specedge.engines.ort import OrtEngine, open_engine, slots
-from specedge.engines.widths import Widths, measure, measure_head, places_for
+from specedge.engines.widths import (
+    Padding,
+    Widths,
+    measure,
+    measure_head,
+    padded,
+    places_for,
+    some_tokens,
+)
 from specedge.errors import EngineError, ShapeError
 from tiny_exports import TinyExports, read_spec
 
@@ -253,6 +262,40 @@ def test_the_heads_step_is_measured_apart_and_never_larger(
         return logits[-rows:] + (0 if agrees(rows) else 1)
 
     assert measure_head(score, 8, step) == head_step
+
+
+class Rounding:
+    """A slot of so many rows, and a model whose logits depend on how a call is rounded up: layers
+    agree on calls of 4n tokens, the head on 2n scored rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.text: list[int] = []
+
+    def __call__(self, padding: Padding, tokens: Ids, n_cached: int, rows: int) -> Logits:
+        assert n_cached <= len(self.text), "rows before the call were never written"
+        assert n_cached + len(tokens) <= self.rows
+        self.text[n_cached:] = tokens.tolist()
+        assert self.text == some_tokens(len(self.text), 997).tolist()
+        off = 0.5 * (padded(len(tokens), padding.step) % 4 != 0)
+        off += 0.25 * (padded(rows, padding.head_step) % 2 != 0)
+        return tokens[-rows:, None].astype(np.float32) + np.float32(off)
+
+
+@pytest.mark.parametrize("rows", [44, widths.ROWS, 1000])
+def test_calls_and_head_are_rounded_up_each_as_far_as_it_needs(rows: int) -> None:
+    spec = fake_spec(997)
+    found = widths.padding(Rounding(rows), spec, rows, exact=True)
+    assert (found.step, found.head_step, found.noise) == (4, 2, 0.0)
+    narrow = widths.padding(Rounding(rows), spec, rows, exact=False)
+    assert (narrow.step, narrow.head_step, narrow.noise) == (1, 1, 0.75)
+
+
+@pytest.mark.parametrize("rows", range(1, 12))
+def test_a_slot_too_short_to_tell_widths_apart_is_left_alone_or_measured(rows: int) -> None:
+    slot = Rounding(rows)
+    found = widths.padding(slot, fake_spec(997), rows, exact=True)
+    assert (found.widths is None) == (len(slot.text) == 0) == (rows < 5)
 
 
 # --- slots --------------------------------------------------------------------------------------
