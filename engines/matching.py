@@ -52,7 +52,7 @@ def check(name: str, spec: GraphSpec) -> None:
     if spec.lowering == "concat" and name != "cpu":
         raise EngineError(
             f"{where} is a graph of --frontend optimum, which runs on the CPU only; use "
-            "--engine cpu, or export with the native front end"
+            "--engine cpu, or the native front end where it knows the model"
         )
     if spec.lowering == "ort":
         _check_fused(name, spec, where)

@@ -36,7 +36,7 @@ from specedge.contract import (
 )
 from specedge.engines.matching import ON_GPU
 from specedge.errors import ConfigError
-from specedge.limits import MARGIN, shown
+from specedge.limits import MARGIN, MAX_VERIFY, shown
 from specedge.memory import MIN_CONTEXT, parse_size
 
 Rounding = Literal["plain", "mse", "calibrated"]
@@ -44,7 +44,6 @@ ProposerName = Literal["ngram", "draft"]
 ENGINES = ("cpu", *ON_GPU)
 _ELEMENTS: dict[str, Element] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MAX_CONTEXT = 1 << 20
-MAX_VERIFY = 512
 
 
 def _size(value: object) -> object:

@@ -23,6 +23,7 @@ MAX_BIASED: Final = 1024  # entries
 MIN_MARGIN: Final = 1.0
 MAX_MARGIN: Final = 10.0
 MARGIN: Final = 1.03  # speed over plain under which speculation is not worth it
+MAX_VERIFY: Final = 512
 MAX_SEED: Final = (1 << 64) - 1
 MAX_SAMPLES: Final = 64
 MAX_ID: Final = (1 << 31) - 1  # where no vocabulary says less

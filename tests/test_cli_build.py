@@ -120,7 +120,7 @@ def test_a_context_below_the_widest_verification_bounds_what_is_tuned_for(
         assert all(profile["device_bytes"] is not None for profile in profiles)  # both are built
     code, _, err = said("build", str(bundle), *RTX, "--context", "2", "--tune-for", "3")
     assert code == 1
-    assert "tune_for = 3: expected a whole number from 1 to 2" in err
+    assert "--tune-for 3: expected a whole number from 1 to 2" in err
 
 
 def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle: Path) -> None:
@@ -135,7 +135,7 @@ def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle
     [
         (["--backend", "tensorrt-rtx", "--compute-capability", "90"], "compute capability 90; it"),
         ([*RTX, "--context", "65"], "context 65 is above 64"),
-        ([*RTX, "--tune-for", "9"], "tune_for = 9: expected a whole number from 1 to 8"),
+        ([*RTX, "--tune-for", "9"], "--tune-for 9: expected a whole number from 1 to 8"),
         (["--backend", "tensorrt-rtx"], "name what to build for, as in --compute-capability 89"),
         (["--backend", "tensorrt"], 'tensorrt is not installed; pip install "specedge[tensorrt]"'),
     ],
@@ -158,7 +158,8 @@ def test_what_cannot_be_built_is_one_line_and_nothing_is_written(
         ({"draft": None}, "has no draft to build a plan of"),
         ({"engines": {"tensorrt-rtx": {"tune_fro": 3}}}, "did you mean tune_for?"),
         ({"engines": {"tensorrt-rtx": {"optimization_level": 9}}}, "from 0 to 5"),
-        ({"engines": {"tensorrt-rtx": {"tune_for": 3.0}}}, "from 1 to 8"),
+        ({"engines": {"tensorrt-rtx": {"tune_for": 3.0}}}, "[engines.tensorrt-rtx] tune_for = 3.0"),
+        ({"engines": {"tensorrt-rtx": {"tune_for": 9}}}, "[engines] tune_for = 9: expected a whole"),
     ],
 )
 def test_a_bundle_that_asks_for_the_impossible_is_refused(

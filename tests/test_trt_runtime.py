@@ -600,6 +600,8 @@ def test_a_machine_without_a_usable_gpu_is_told_what_it_lacks(
         ({"device": 1}, r"device = 1, but CUDA sees 1 GPU\(s\)"),
         ({"device": "0"}, r"\[engines.tensorrt-rtx\] device = '0': expected a whole number"),
         ({"device": True}, "device = True: expected a whole number"),
+        ({"tune_for": 0}, "tune_for = 0: expected a whole number from 1 to 512"),
+        ({"optimization_level": 9}, "optimization_level = 9: expected a whole number from 0 to 5"),
         ({"cuda_graphs": 1}, "cuda_graphs = 1: expected true or false"),
         ({"cuda_graph": True}, "no option 'cuda_graph'; did you mean cuda_graphs?"),
         ({"zzz": True}, "no option 'zzz'; known are device, cuda_graphs, tune_for"),

@@ -69,12 +69,13 @@ def build_options(
     if spec.role == "draft":
         tuned = 1
     level = said.get("optimization_level", 3)
+    asked = "the bundle's [engines] tune_for =" if tune_for is None else "--tune-for"
     for name, value, least, most in (
-        ("tune_for", tuned, 1, widest),
-        ("optimization_level", level, 0, 5),
+        (asked, tuned, 1, widest),
+        ("the bundle's [engines] optimization_level =", level, 0, 5),
     ):
         if type(value) is not int or not least <= value <= most:
-            raise PlanError(f"{name} = {value!r}: expected a whole number from {least} to {most}")
+            raise PlanError(f"{name} {value!r}: expected a whole number from {least} to {most}")
     return {"tune_for": tuned, "optimization_level": level}
 
 

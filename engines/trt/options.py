@@ -15,9 +15,11 @@ from typing import Any
 from specedge.contract import EngineOptions
 from specedge.engines.matching import Backend
 from specedge.errors import EngineError
+from specedge.limits import MAX_VERIFY
 
 _KINDS = {"device": (int, "a whole number"), "cuda_graphs": (bool, "true or false")}
-BUILD_OPTIONS = ("tune_for", "optimization_level")  # `building.build_options` checks them
+BUILD_OPTIONS = {"tune_for": (1, MAX_VERIFY), "optimization_level": (0, 5)}
+"""Least and most; `building.build_options` knows the graph's own bound."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class Settings:
         said: dict[str, Any] = {}
         for name, value in (given or {}).items():
             if name in BUILD_OPTIONS:
+                least, most = BUILD_OPTIONS[name]
+                if type(value) is not int or not least <= value <= most:
+                    raise EngineError(
+                        f"[engines.{backend}] {name} = {value!r}: expected a whole number from "
+                        f"{least} to {most}"
+                    )
                 continue
             if name not in _KINDS:
                 known = [*_KINDS, *BUILD_OPTIONS]

@@ -49,6 +49,7 @@ def describe(config: dict[str, Any], context: int) -> DecoderSpec:
     if family is None:
         raise UnsupportedError(
             f"model config: model_type {model_type!r} is not supported; supported: "
-            f"{', '.join(SUPPORTED)}"
+            f"{', '.join(SUPPORTED)}; others go through optimum: --frontend optimum "
+            "--precision fp32"
         )
     return family(config, context)

@@ -20,7 +20,7 @@ from specedge import memory
 from specedge.config import Config, ModelConfig
 from specedge.contract import GraphSpec, PairingProof
 from specedge.errors import ExportError
-from specedge.export import pair, staging
+from specedge.export import families, pair, staging
 from specedge.export.checkpoint import Checkpoint
 from specedge.export.optimum.folders import folder_of
 from specedge.export.optimum.sizes import Sizes, sizes_of
@@ -31,6 +31,7 @@ from specedge.progress import Progress, Silent
 
 # Keys of quantised weights are not among them: they mean nothing to fp32, in either front end.
 _NATIVE_ONLY = ("lowering", "activations", "hidden_taps")
+_NATIVE = ", ".join(families.SUPPORTED)
 _FEWEST_COMPARED, _MOST_COMPARED = 32, 512  # tokens
 _PAST_WINDOW = 16  # tokens compared beyond a sliding window
 SLOWER = (
@@ -135,7 +136,7 @@ def _check_options(config: Config) -> None:
         if key in config.export.model_fields_set:
             raise ExportError(
                 f"[export] {key}: the optimum front end writes float32 graphs of its own kind and "
-                "has no such choice; remove the key, or use frontend = 'native'"
+                f"has no such choice; remove the key (the native front end has it, for {_NATIVE})"
             )
     for role, model in (("target", config.target), ("draft", config.draft)):
         if model is None or "precision" not in model.model_fields_set:
@@ -143,7 +144,8 @@ def _check_options(config: Config) -> None:
         if model.precision != "fp32":
             raise ExportError(
                 f"[{role}] precision = {model.precision!r}: the optimum front end has fp32 only; "
-                "set precision = 'fp32' (--precision fp32), or use frontend = 'native'"
+                "set precision = 'fp32' (--precision fp32); the native one has others, for "
+                f"{_NATIVE}"
             )
 
 
