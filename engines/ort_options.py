@@ -23,6 +23,7 @@ from specedge.contract import (
 )
 from specedge.engines import matching
 from specedge.errors import EngineError
+from specedge.limits import shown
 from specedge.memory import PREFILL_CHUNK
 
 NAMES = {provider: name for name, provider in matching.PROVIDERS.items()}
@@ -82,6 +83,12 @@ TENSORRT = (
     "trt_sparsity_enable",
     "trt_tactic_sources",
 )
+_SWITCHES = (  # entries of a session of which the runtime takes whatever is not "1" for off
+    "session.disable_prepacking",
+    "session.intra_op.allow_spinning",
+    "session.set_denormal_as_zero",
+    "session.use_device_allocator_for_initializers",
+)
 KNOWN = {"cpu": (), "cuda": CUDA, "tensorrt": TENSORRT}
 
 
@@ -106,12 +113,17 @@ def split(provider: str, options: EngineOptions | None) -> Split:
         options: in the runtime's own words.
 
     Raises:
-        EngineError: one is not known, by the nearest that is; or device_id is no ordinal.
+        EngineError: one is not known, by the nearest that is; device_id is no ordinal, or a switch
+            neither on nor off.
     """
     known = KNOWN[provider]
     found = Split({}, {})
     for name, value in (options or {}).items():
         text = str(int(value)) if isinstance(value, bool) else str(value)
+        if name in _SWITCHES and text not in ("0", "1"):
+            raise EngineError(
+                f"[engines.{NAMES[provider]}] {name} = {shown(value)}: expected true or false"
+            )
         if name in SESSION:
             found.session[name] = text
         elif name in known:

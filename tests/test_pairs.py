@@ -364,6 +364,12 @@ def test_two_gpus_have_room_of_their_own(pair, monkeypatch):
         ({"cuda": {"gpu_mem_limit": 7}, "tensorrt": {"device": 1, "tune_for": 3}}, ""),
         ({"cuda": {"gpu_mem_limits": 7}}, r"\[engines.cuda\] no option .*'gpu_mem_limit'"),
         ({"ort-tensorrt": {"device_id": "first"}}, "device_id = 'first': expected the number"),
+        ({"cpu": {"session.set_denormal_as_zero": "1"}}, ""),
+        (
+            {"cpu": {"session.intra_op.allow_spinning": "off\nor on"}},
+            r"allow_spinning = 'off\\nor on': expected true or false$",
+        ),
+        ({"cuda": {"session.disable_prepacking": 2}}, "prepacking = 2: expected true or false"),
         ({"tensorrt-rtx": {"devise": 1}}, r"\[engines.tensorrt-rtx\] has no option 'devise'"),
     ],
 )
