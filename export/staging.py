@@ -70,7 +70,10 @@ def _check_destination(output: Path, force: bool) -> None:
             f"{output}: exists and is not a bundle; choose another destination or remove it"
         )
     if not force and any(output.iterdir()):
-        raise ExportError(f"{output}: a bundle is there already; pass --force to replace it")
+        raise ExportError(
+            f"{output}: a bundle is there already; pass --force to replace it, or -o to write "
+            "another beside it"
+        )
 
 
 def failure(path: Path, error: OSError | ValueError) -> ExportError:

@@ -68,6 +68,11 @@ class Opener:
         return matching.checked(self.draft_engine or self.engine)
 
     @property
+    def runs_plans(self) -> bool:
+        """Whether a run looks for plans of `specedge build`."""
+        return not {self.target_name, self.draft_name}.isdisjoint(matching.PLANNED)
+
+    @property
     def draft_context(self) -> int | None:
         """Rows of the draft's KV; None: the bundle has no draft."""
         spec = self.bundle.manifest.draft

@@ -14,7 +14,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2 as pb
 
 import specedge
-from specedge.errors import BundleError, ExportError, OptionError
+from specedge.contract import MANIFEST
+from specedge.errors import BundleError, EngineError, ExportError, OptionError
 from specedge.export.triton import model as packaged
 from specedge.export.triton import write_repository
 from tests import tiny
@@ -50,6 +51,10 @@ def euros(tmp_path):
     circle = dict(zip(ids, [*ids[1:], ids[0]], strict=True))
     rule = {"rule": "table", "successors": {str(k): v for k, v in circle.items()}}
     return tiny.write_bundle(tmp_path / "euros", inner=inner, rule=rule | {"default": ids[0]})
+
+
+def read_manifest(bundle):
+    return json.loads((bundle / MANIFEST).read_text())
 
 
 def own_text(bundle, prompt, **options):
@@ -127,6 +132,48 @@ def test_a_parameter_that_cannot_be_honoured_is_refused_before_a_server_runs(
     with pytest.raises(OptionError, match=said.replace("(", r"\(")):
         write_repository(tiny_bundle, repository, parameters=given)
     assert not repository.exists()
+
+
+@pytest.mark.parametrize(
+    ("graph", "given", "said"),
+    [
+        ({}, {"engine": "cuda"}, "engine cuda: the target has float32 activations"),
+        ({}, {"engine": "tensorrt"}, "engine tensorrt: the target is made of ONNX Runtime's"),
+        ({}, FAKE | {"draft_engine": "tensorrt-rtx"}, "engine tensorrt-rtx: the draft is made of"),
+        ({"lowering": "standard", "kv_dtype": "bfloat16"}, {}, "engine cpu: the target has bfloat"),
+    ],
+)
+def test_an_engine_that_does_not_run_the_graphs_is_refused_before_a_server_runs(
+    tmp_path, repository, graph, given, said
+):
+    bundle = tiny.write_bundle(tmp_path / "b", draft=True)
+    tiny.edit_manifest(bundle, target=read_manifest(bundle)["target"] | graph)
+    with pytest.raises(EngineError, match=said):
+        write_repository(bundle, repository, parameters=given)
+    assert not repository.exists()
+
+
+def test_an_engine_for_a_draft_that_is_not_there_is_refused(tiny_bundle, repository):
+    with pytest.raises(OptionError, match="the bundle has no draft"):
+        write_repository(tiny_bundle, repository, parameters=FAKE | {"draft_engine": "cpu"})
+    assert not repository.exists()
+
+
+@pytest.mark.parametrize("given", [{}, {"engine": "tensorrt"}, {"draft_engine": "tensorrt-rtx"}])
+def test_plans_are_copied_where_an_engine_runs_them_and_strangers_never(
+    tmp_path, repository, given
+):
+    bundle = tiny.write_bundle(tmp_path / "b", draft=True)
+    said = read_manifest(bundle)
+    standard = {role: said[role] | {"lowering": "standard"} for role in ("target", "draft")}
+    tiny.edit_manifest(bundle, **standard)
+    for place in ("probes/a.json", "plans/sm89/a.plan", "notes.txt", "target/model.onnx.bak"):
+        (bundle / place).parent.mkdir(parents=True, exist_ok=True)
+        (bundle / place).write_text("x")
+    copied = write_repository(bundle, repository, parameters=given) / "1/bundle"
+    found = {path.relative_to(copied).as_posix() for path in copied.rglob("*") if path.is_file()}
+    plans = {"plans/sm89/a.plan"} if given else set()
+    assert found == {MANIFEST, *said["files"], "probes/a.json"} | plans
 
 
 def test_a_model_is_replaced_only_when_told(tiny_bundle, repository):

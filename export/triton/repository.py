@@ -2,7 +2,8 @@
 
     REPOSITORY/NAME/config.pbtxt
     REPOSITORY/NAME/1/model.py      as packaged, see `specedge.export.triton.model`
-    REPOSITORY/NAME/1/bundle/       a copy, or a link
+    REPOSITORY/NAME/1/bundle/       a link, or a copy of the files that the manifest lists, of what
+                                    was measured (`probes/`), and of plans where an engine runs them
 
 The model appears whole or not at all. What a load may be asked for is checked here, so that a
 mistake is found before a server starts.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,14 @@ from specedge.export.staging import failure
 from specedge.export.triton.model import BUNDLE, load_options
 from specedge.load_options import LoadOptions, check_threads
 from specedge.memory import checked_memory
+from specedge.opening import Opener
+from specedge.probe import record
 from specedge.replacing import folder_beside, replace_folder
 
 CONFIG = "config.pbtxt"
 VERSION = "1"
 MAX_INSTANCES = 64
+PLANS = "plans"  # of `specedge build`, beside a bundle's own files
 _ENGINES = ("auto", *ENGINES, "fake")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
@@ -68,6 +72,8 @@ def write_repository(
     Raises:
         BundleError: see `Bundle.open`.
         OptionError: a parameter, or the number of instances, that a load would refuse.
+        EngineError: an engine that does not run the bundle's graphs, or does not know an option
+            of the bundle's [engines.NAME].
         ExportError: a name that cannot be used, a destination that is taken or cannot be written.
     """
     bundle = Bundle.open(bundle_path)
@@ -80,7 +86,7 @@ def write_repository(
     if not 1 <= instances <= MAX_INSTANCES:
         raise OptionError(f"instances: expected 1..{MAX_INSTANCES}, found {instances}")
     said = dict(parameters or {})
-    _check(bundle, load_options(said))
+    opener = _checked(bundle, load_options(said))
     output = Path(repository) / name
     _check_destination(output, force)
     files = {CONFIG: config_text(name, said, instances), f"{VERSION}/model.py": _model_text()}
@@ -95,7 +101,8 @@ def write_repository(
             if link:
                 place_of_bundle.symlink_to(bundle.path, target_is_directory=True)
             else:
-                shutil.copytree(bundle.path, place_of_bundle)
+                measured = (record.FOLDER, PLANS) if opener.runs_plans else (record.FOLDER,)
+                shutil.copytree(bundle.path, place_of_bundle, ignore=_all_but(bundle, measured))
             replace_folder(folder, output)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -131,10 +138,14 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # escapes of C, which protobuf text reads too
 
 
-def _check(bundle: Bundle, options: Mapping[str, Any]) -> None:
-    """Raise OptionError for what `specedge.load` would refuse on any machine."""
+def _checked(bundle: Bundle, options: Mapping[str, Any]) -> Opener:
+    """What opens the bundle's engines in the server.
+
+    Raises:
+        OptionError, EngineError: `specedge.load` would refuse it on any machine.
+    """
     plan = ("speculation", "draft_length", "proposers", "context")
-    LoadOptions.checked(bundle.manifest, **{key: options.get(key) for key in plan})
+    asked = LoadOptions.checked(bundle.manifest, **{key: options.get(key) for key in plan})
     check_threads(options.get("threads"))
     checked_memory(options.get("memory"))
     checked_share(options.get("canary", 0.0))
@@ -142,6 +153,33 @@ def _check(bundle: Bundle, options: Mapping[str, Any]) -> None:
         value = options.get(key, "auto")
         if value not in _ENGINES:
             raise OptionError(f"{key}: expected one of {', '.join(_ENGINES)}, found {value!r}")
+    return Opener(
+        bundle,
+        options.get("engine", "auto"),
+        options.get("threads"),
+        asked.context,
+        options.get("exact", True),
+        options.get("draft_engine"),
+    )
+
+
+def _all_but(bundle: Bundle, folders: Iterable[str]) -> Callable[[str, list[str]], set[str]]:
+    """For `copytree`: ignores all but what the manifest lists and these folders."""
+    wanted = [MANIFEST, *bundle.manifest.files]
+    whole = set(folders)
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        here = Path(folder).relative_to(bundle.path)
+
+        def leads_nowhere(name: str) -> bool:
+            place = (here / name).as_posix()
+            return place.partition("/")[0] not in whole and not any(
+                each == place or each.startswith(f"{place}/") for each in wanted
+            )
+
+        return set(filter(leads_nowhere, names))
+
+    return ignored
 
 
 def _model_text() -> str:
@@ -158,4 +196,7 @@ def _check_destination(output: Path, force: bool) -> None:
             "remove it"
         )
     if not force:
-        raise ExportError(f"{output}: a model is there already; pass --force to replace it")
+        raise ExportError(
+            f"{output}: a model is there already; pass --force to replace it, or "
+            "name another repository"
+        )
