@@ -61,7 +61,8 @@ def test_an_unknown_family_is_refused_with_the_list_of_those_supported() -> None
         describe(config("mamba2"), 128)
     assert str(caught.value) == (
         "model config: model_type 'mamba2' is not supported; supported: gemma3, gemma3_text, "
-        "llama, mistral, phi3, qwen2, qwen3"
+        "llama, mistral, phi3, qwen2, qwen3; others go through optimum: --frontend optimum "
+        "--precision fp32"
     )
 
 
