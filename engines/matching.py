@@ -14,29 +14,54 @@ Beside that a GPU may be too old for a type: see `engines/cuda.py`.
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Literal
 
 from specedge.contract import GraphSpec
 from specedge.errors import EngineError
 
-NAMES = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx", "fake")
+LISTED = ("auto", "cpu", "cuda", "ort-tensorrt", "tensorrt", "tensorrt-rtx")
+NAMES = (*LISTED, "fake")  # which is for tests, and on no list that a person chooses from
+MEANT = {  # what else an engine is called
+    "gpu": "cuda",
+    "nvidia": "cuda",
+    "onnxruntime": "cpu",
+    "ort": "cpu",
+    "trt": "tensorrt",
+    "rtx": "tensorrt-rtx",
+}
 PROVIDERS = {"cpu": "cpu", "cuda": "cuda", "ort-tensorrt": "tensorrt"}  # of ONNX Runtime
 Backend = Literal["tensorrt", "tensorrt-rtx"]
 PLANNED: tuple[Backend, ...] = ("tensorrt", "tensorrt-rtx")  # run plans of `specedge build`
 ON_GPU = ("cuda", "ort-tensorrt", *PLANNED)
 
 
-def checked(name: str) -> str:
+def checked(name: str, where: str = "engine") -> str:
     """The engine that a name stands for: "auto" is "cpu".
+
+    Args:
+        where: the option that says it.
 
     Raises:
         EngineError: no engine has that name.
     """
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else "choose one of them"
-        raise EngineError(f"engine: no engine {name!r}; there are {', '.join(NAMES)}: {hint}")
+        near = nearest(name)
+        hint = f"did you mean {near}?" if near else "choose one of them"
+        raise EngineError(f"{where}: no engine {name!r}; there are {', '.join(LISTED)}: {hint}")
     return "cpu" if name == "auto" else name
+
+
+def nearest(name: str) -> str | None:
+    """The engine that somebody meant who wrote this; None: it is like none."""
+    near = difflib.get_close_matches(name.lower(), [*NAMES, *MEANT], n=1)
+    return MEANT.get(near[0], near[0]) if near else None
+
+
+def of_draft(said: str) -> str:
+    """What an engine says of the target or of either model, said of the draft: how to run a graph
+    elsewhere is another option there."""
+    return re.sub(r"(?<!\S)--engine\b", "--draft-engine", said)
 
 
 def check(name: str, spec: GraphSpec) -> None:
@@ -52,7 +77,7 @@ def check(name: str, spec: GraphSpec) -> None:
     if spec.lowering == "concat" and name != "cpu":
         raise EngineError(
             f"{where} is a graph of --frontend optimum, which runs on the CPU only; use "
-            "--engine cpu, or the native front end where it knows the model"
+            "--engine cpu, or export with the native front end where it knows the model"
         )
     if spec.lowering == "ort":
         _check_fused(name, spec, where)
