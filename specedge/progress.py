@@ -12,10 +12,13 @@ class Progress(Protocol):
         """Begin a stage of `total` units (None: unknown); unit is "B" for bytes."""
         ...
 
-    def advance(self, amount: int) -> None: ...
+    def advance(self, amount: int) -> None:
+        """So many more units are done; of an unknown total only a sign of life."""
+        ...
 
     def note(self, message: str) -> None:
-        """Something a person should read: a licence, a choice made, a warning."""
+        """Something a person should read: a licence, a choice made, a warning. The one of a build
+        that is being stopped comes from another thread."""
         ...
 
 

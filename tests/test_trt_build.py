@@ -6,9 +6,13 @@ graphs of which something would be lost on the way are refused.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
 import shutil
 import signal
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +26,7 @@ from specedge.config import load_config
 from specedge.engines.trt import building, library, parsing, plans
 from specedge.engines.trt.building import build, build_options, check_buildable
 from specedge.engines.trt.making import make
+from specedge.engines.trt.progress import stoppable
 from specedge.errors import PlanError
 from specedge.export.builder import build as export
 from specedge.progress import Silent
@@ -249,35 +254,40 @@ def test_what_cannot_become_a_plan_is_refused_with_a_remedy(
 
 
 class Reporter(Silent):
-    """Notes the stages and how far the last got; may break off like Ctrl-C."""
+    """Notes what it is told; may break off like Ctrl-C."""
 
     def __init__(self, stop_at: int | None = None) -> None:
-        self.stages: list[str] = []
-        self.percent = 0
+        self.stages: list[tuple[str, int | None]] = []
+        self.steps = 0
+        self.notes: list[tuple[float, str]] = []
         self.stop_at = stop_at
 
     def stage(self, title: str, total: int | None = None, unit: str = "") -> None:
-        self.stages.append(title)
+        self.stages.append((title.split()[1], total))
 
     def advance(self, amount: int) -> None:
-        assert amount > 0
-        self.percent += amount
-        if self.stop_at is not None and self.percent >= self.stop_at:
+        assert amount == 1
+        self.steps += amount
+        if self.stop_at is not None and self.steps >= self.stop_at:
             raise KeyboardInterrupt
 
+    def note(self, message: str) -> None:
+        self.notes.append((time.monotonic(), message))
 
-def test_progress_names_its_stages_and_never_passes_a_hundred(tmp_path: Path) -> None:
+
+def test_progress_names_its_stages_and_promises_no_share_of_the_time(tmp_path: Path) -> None:
     trt_graphs.write_graph(tmp_path / "target/model.onnx")
     reporter = Reporter()
     build(tmp_path, trt_graphs.spec(64), hand_key(), progress=reporter)
-    assert [title.split()[1] for title in reporter.stages] == ["parsing", "compiling", "writing"]
-    assert 50 < reporter.percent <= 100
+    assert reporter.stages == [("parsing", None), ("compiling", None), ("writing", None)]
+    assert reporter.steps > 20
+    assert reporter.notes == []
 
 
 def test_an_interrupted_build_leaves_nothing_behind(tmp_path: Path) -> None:
     trt_graphs.write_graph(tmp_path / "target/model.onnx")
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path, trt_graphs.spec(64), hand_key(), progress=Reporter(stop_at=20))
+        build(tmp_path, trt_graphs.spec(64), hand_key(), progress=Reporter(stop_at=5))
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
@@ -287,18 +297,67 @@ def test_ctrl_c_waits_for_the_library_and_ends_the_build(tmp_path: Path) -> None
     class Pressing(Reporter):
         def advance(self, amount: int) -> None:
             super().advance(amount)
-            signal.raise_signal(signal.SIGINT)
-            self.survived = True
+            if self.steps == 5:
+                signal.raise_signal(signal.SIGINT)
+                self.survived = True
 
     trt_graphs.write_graph(tmp_path / "target/model.onnx")
-    reporter = Pressing()
+    reporter, whole = Pressing(), Reporter()
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, trt_graphs.spec(64), hand_key(), progress=reporter)
     assert reporter.survived
-    assert reporter.percent < 90
     assert signal.getsignal(signal.SIGINT) is before
+    assert signal.set_wakeup_fd(-1) == -1
     assert not (tmp_path / "plans").exists()
+    build(tmp_path, trt_graphs.spec(64), hand_key(), progress=whole)
+    assert reporter.steps < whole.steps / 2
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_that_ctrl_c_was_heard_is_said_while_the_library_is_still_busy(times: int) -> None:
+    reporter, watching = Reporter(), SimpleNamespace(stop=False)
+
+    def press() -> None:
+        """In this thread, so that the system call of the first goes on, as a library's would."""
+        for _ in range(times):
+            time.sleep(0.1)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    pressing = threading.Thread(target=press)
+    came_back = []
+
+    def build_slowly() -> None:
+        with stoppable(watching, reporter):
+            pressing.start()
+            ctypes.CDLL(None).usleep(900_000)
+            came_back.append(time.monotonic())
+
+    with pytest.raises(KeyboardInterrupt):
+        build_slowly()
+    pressing.join()
+    ((said, message),) = reporter.notes
+    assert said < came_back[0] - 0.3
+    assert message.startswith("stopping at the library's next step")
+    assert watching.stop
+
+
+def test_other_signals_go_where_they_went_before() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    handler = signal.signal(signal.SIGUSR1, lambda *_: None)
+    before = signal.set_wakeup_fd(writer)
+    watching, reporter = SimpleNamespace(stop=False), Reporter()
+    try:
+        with stoppable(watching, reporter):
+            signal.raise_signal(signal.SIGUSR1)
+        assert os.read(reader, 8) == bytes([signal.SIGUSR1])
+    finally:
+        assert signal.set_wakeup_fd(before) == writer
+        signal.signal(signal.SIGUSR1, handler)
+        os.close(reader)
+        os.close(writer)
+    assert (watching.stop, reporter.notes) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def build(
     parsed = parse(library, bundle, spec, key.rows)
     parse_seconds = time.monotonic() - began
     config, profiles = _configured(parsed, key)
-    report.stage(f"{key.role}: compiling for {key.folder}", total=100, unit="%")
+    report.stage(f"{key.role}: compiling for {key.folder}")
     plan = _compiled(parsed, config, bundle / spec.model, report)
     log = libraries.logger(key.backend)
     check_warnings(bundle / spec.model, log.lines)
@@ -163,6 +163,11 @@ def check_buildable(bundle: Path, spec: GraphSpec, key: PlanKey) -> None:
         )
     libraries.check_precision(key.backend, key.compute_capability, spec.kv_dtype, spec.precision)
     free = plans.free_bytes(bundle)
+    if free is None:
+        raise PlanError(
+            f"{bundle}: neither the bundle nor the user's cache can be written, and a plan has to "
+            "lie in one of them; set SPECEDGE_CACHE to a folder that can"
+        )
     if free < spec.weight_bytes:
         raise PlanError(
             f"{bundle}: a plan of about {spec.weight_bytes / 1e6:.0f} MB does not fit the disk, "
@@ -219,7 +224,7 @@ def _compiled(parsed: Parsed, config: Any, path: Path, report: Progress) -> memo
     watching = monitor(parsed.library, report)
     config.progress_monitor = watching
     try:
-        with stoppable(watching):
+        with stoppable(watching, report):
             plan = parsed.builder.build_serialized_network(parsed.network, config)
     except MemoryError as error:
         raise _no_memory(path, "host memory") from error

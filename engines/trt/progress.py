@@ -1,26 +1,32 @@
-"""How far a build is: the library's nested phases as per cent."""
+"""How a build is followed and ended, while the library keeps the first thread to itself."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from specedge.engines.trt.library import Library
 from specedge.progress import Progress
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextmanager
-def stoppable(watching: Any) -> Iterator[None]:
+def stoppable(watching: Any, report: Progress) -> Iterator[None]:
     """Ctrl-C and SIGTERM stop a build at its next step, and then do what they always do.
 
     Their handlers would raise wherever Python runs, inside the library's own calls too, which do
-    not survive it. In another thread than the first there is nothing to hold back.
+    not survive it. Python calls a handler only once the library calls back, which may take
+    seconds: that the signal has come is said at once, by a thread that the system wakes. In
+    another thread than the first there is nothing to hold back.
 
     Args:
         watching: the build's monitor.
+        report: its `note` is called from that thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -31,20 +37,52 @@ def stoppable(watching: Any) -> Iterator[None]:
         caught.append(number)
         watching.stop = True
 
-    old = {number: signal.signal(number, later) for number in (signal.SIGINT, signal.SIGTERM)}
+    with _told_at_once(watching, report):
+        old = {number: signal.signal(number, later) for number in _STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if caught:
+        signal.raise_signal(caught[0])
+
+
+@contextmanager
+def _told_at_once(watching: Any, report: Progress) -> Iterator[None]:
+    """A thread hears of signals as they come, and passes on what is not about stopping."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while heard := os.read(reader, 1):
+            if heard[0] in _STOPS:
+                if not watching.stop:
+                    watching.stop = True
+                    with suppress(Exception):  # a closed stderr stops the build no less
+                        report.note("stopping at the library's next step, which may take seconds")
+            elif before != -1:
+                with suppress(OSError):
+                    os.write(before, heard)
+
+    thread = threading.Thread(target=listen, name="specedge-build-signals", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        for number, handler in old.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        if caught:
-            signal.raise_signal(caught[0])
+        signal.set_wakeup_fd(before)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
 
 
 def monitor(library: Library, report: Progress) -> Any:
-    """The library's progress monitor.
+    """The library's progress monitor: advances by one for each of its steps.
 
-    Its `stop` ends the build at the next step; `stopped_by` is what a report raised.
+    How many there are is no measure of time: most are over in the first tenths of a second, and a
+    few take all the rest. Its `stop` ends the build at the next step; `stopped_by` is what a report
+    raised.
     """
     base = library.module.IProgressMonitor
 
@@ -53,43 +91,18 @@ def monitor(library: Library, report: Progress) -> Any:
             base.__init__(self)
             self.stop = False
             self.stopped_by: BaseException | None = None
-            self._phases: list[tuple[str, int, int]] = []  # name, steps, done
-            self._shown = 0
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self._guarded(lambda: self._phases.append((phase_name, max(1, num_steps), 0)))
+            pass
 
         def phase_finish(self, phase_name: str) -> None:
-            self._guarded(lambda: self._finish(phase_name))
+            pass
 
         def step_complete(self, phase_name: str, step: int) -> bool:
-            self._guarded(lambda: self._step(phase_name, step))
-            return not self.stop
-
-        def _guarded(self, act: Callable[[], None]) -> None:
-            """An exception must not pass through the library's own code."""
             try:
-                act()
-            except BaseException as error:
+                report.advance(1)
+            except BaseException as error:  # must not pass through the library's own code
                 self.stopped_by, self.stop = self.stopped_by or error, True
-
-        def _finish(self, name: str) -> None:
-            while self._phases and self._phases.pop()[0] != name:
-                pass
-
-        def _step(self, name: str, step: int) -> None:
-            for index in range(len(self._phases) - 1, -1, -1):
-                found, steps, _ = self._phases[index]
-                if found == name:
-                    self._phases[index] = (found, steps, min(steps, step + 1))
-                    break
-            share, part = 0.0, 1.0
-            for _, steps, done in self._phases:
-                share += part * done / steps
-                part /= steps
-            whole = min(99, int(100 * share))
-            if whole > self._shown:
-                report.advance(whole - self._shown)
-                self._shown = whole
+            return not self.stop
 
     return Monitor()
