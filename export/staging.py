@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from specedge.bundle import is_text
 from specedge.contract import MANIFEST, FileRecord, Manifest
 from specedge.errors import ExportError
 from specedge.progress import Progress
@@ -32,6 +33,8 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
     Raises:
         ExportError: `output` is taken, or the folder it should be in cannot be written.
     """
+    if not is_text(output.absolute()):
+        raise ExportError(f"{output}: the path is not UTF-8; choose another destination")
     try:
         _check_destination(output, force)
         absent = [path for path in output.absolute().parents if not path.exists()]

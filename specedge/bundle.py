@@ -42,6 +42,15 @@ def cache_dir() -> Path:
     return Path(named) if named else Path.home() / ".cache" / "specedge"
 
 
+def is_text(path: Path) -> bool:
+    """Whether a path can be handed to a library as text: names of files may be any bytes."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Bundle:
     """An opened bundle: its folder and what its manifest says.
@@ -111,6 +120,10 @@ def _read_manifest(folder: Path) -> bytes:
         raise BundleError(
             f"{folder}: no such folder; expected a bundle, as "
             f"`specedge export CONFIG -o {folder}` makes it"
+        )
+    if not is_text(folder):
+        raise BundleError(
+            f"{folder}: the path is not UTF-8, and no runtime opens such files; rename the folder"
         )
     if not folder.is_dir():
         raise BundleError(f"{folder}: a file; expected the folder that `specedge export` made")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from specedge.bundle import Bundle
 from specedge.cli import invoke
 from specedge.contract import MANIFEST
+from specedge.errors import BundleError
 from tiny import write_bundle
 from tiny_exports import TinyExports, quick_rounding, read_manifest
 
@@ -77,6 +81,28 @@ def test_a_config_becomes_a_bundle_and_a_model(tiny_exports: TinyExports, tmp_pa
     made, repository = tmp_path / "made", tmp_path / "models"
     assert export(path, "-o", str(made), "--triton", str(repository)) == 0
     assert capsys.readouterr().out.split() == [str(made), str(repository / "tiny")]
+
+
+@pytest.mark.parametrize("name", ["m" * 300, "a" * 200 + "/" + "b" * 300])
+def test_a_repository_whose_name_is_too_long_is_one_line(tmp_path, capsys, name):
+    bundle = write_bundle(tmp_path / "abc")
+    assert export(str(bundle), "--triton", str(tmp_path / name)) == 1
+    err = capsys.readouterr().err
+    assert "cannot be written: File name too long" in err
+    assert "unexpected" not in err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are text there")
+def test_a_path_that_is_no_text_is_refused_before_anything_is_written(
+    tiny_exports: TinyExports, tmp_path, capsys
+):
+    odd = tmp_path / os.fsdecode(b"x\xff")
+    assert export(config(tmp_path, tiny_exports.checkpoint("llama")), "-o", str(odd)) == 1
+    assert "the path is not UTF-8" in capsys.readouterr().err
+    assert not odd.exists()
+    write_bundle(odd)
+    with pytest.raises(BundleError, match="not UTF-8, and no runtime opens such files; rename"):
+        Bundle.open(odd)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
 from specedge.engines.trt import plans
+from specedge.engines.trt.building import check_buildable
 from specedge.engines.trt.plans import BuildReport, Plan, PlanKey, Widths
 from specedge.errors import PlanError
 from tiny import edit_manifest, write_bundle
@@ -334,6 +335,18 @@ def test_what_lies_read_only_in_a_bundle_gives_way_to_what_was_built_since(
     assert plans.current(bundle, key) == built
     assert plans.find(bundle, key_of(bundle)).read() == DATA
     assert plans.find(bundle, key_of(bundle)).path.is_relative_to(tmp_path / "cache")
+
+
+def test_where_nothing_can_be_written_no_disk_is_called_full(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (plans.free_bytes(bundle) or 0) > 0
+    monkeypatch.setattr("specedge.engines.trt.plans.os.access", lambda *args: False)
+    assert plans.free_bytes(bundle) is None
+    with pytest.raises(PlanError, match="neither the bundle nor the user's cache can be written"):
+        check_buildable(
+            bundle, spec_of(bundle).model_copy(update={"lowering": "standard"}), key_of(bundle)
+        )
 
 
 def test_damage_is_found_without_reading_a_plan_whole(bundle: Path) -> None:

@@ -302,14 +302,14 @@ def store(bundle: Path, key: PlanKey, plan: Buffer, report: BuildReport) -> Plan
     )
 
 
-def free_bytes(bundle: Path) -> int:
-    """What the disks have left where `store` could write, the most of them."""
-    free = [0]
+def free_bytes(bundle: Path) -> int | None:
+    """What the disks have left where `store` could write, the most of them; None: nowhere."""
+    free = []
     for folder in folders(bundle):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         if os.access(there, os.W_OK):
             free.append(shutil.disk_usage(there).free)
-    return max(free)
+    return max(free, default=None)
 
 
 def command(bundle: Path, key: PlanKey) -> str:

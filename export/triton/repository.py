@@ -88,7 +88,10 @@ def write_repository(
     said = dict(parameters or {})
     opener = _checked(bundle, load_options(said))
     output = Path(repository) / name
-    _check_destination(output, force)
+    try:
+        _check_destination(output, force)
+    except (OSError, ValueError) as error:  # a name that is too long
+        raise failure(output, error) from error
     files = {CONFIG: config_text(name, said, instances), f"{VERSION}/model.py": _model_text()}
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
