@@ -18,6 +18,8 @@ FLAWS = {
     "a mask without lengths": "does not depend on cached_lengths",
     "a mask by the shape of lengths": "does not depend on cached_lengths",
     "an input that nothing reads": "inputs that differ: total_length",
+    "a cache written at its start": "does not depend on cached_lengths",
+    "a rotation by the step alone": "does not depend on cached_lengths",
     "a cache behind a copy": "not past.0.key updated in place",
     "an operator it lacks": "Multinomial: not supported",
     "no greedy ids": "no output greedy_ids",
@@ -92,9 +94,10 @@ def graph(flaw: str | None = None) -> onnx.ModelProto:
             source = "copied"
             nodes.append(_node("Mul", [old, "factor"], "copied"))
             constants["factor"] = np.float16(1)
-        nodes.append(
-            _node("TensorScatter", [source, "query", "starts"], new, axis=-2, mode="linear")
-        )
+        inputs = [source, "query", "starts"]
+        if flaw == "a cache written at its start":
+            inputs.pop()
+        nodes.append(_node("TensorScatter", inputs, new, axis=-2, mode="linear"))
     mask = ["mask"]
     options: dict[str, Any] = {}
     if flaw == "lengths as nonpad_kv_seqlen":
@@ -111,10 +114,15 @@ def graph(flaw: str | None = None) -> onnx.ModelProto:
         nodes.append(_node("Unsqueeze", ["shifted", "axis1"], "steps_column"))
         nodes.append(_node("LessOrEqual", ["keys", "steps_column"], "blind"))
         mask = ["blind"]
+    query = "query"
+    if flaw == "a rotation by the step alone":
+        query = "turned"
+        constants["zero_row"] = np.array([0])
+        constants |= dict.fromkeys(("cos", "sin"), np.ones((VOCAB, WIDTH // 2), np.float16))
+        nodes.append(_node("Unsqueeze", ["steps", "zero_row"], "turns"))
+        nodes.append(_node("RotaryEmbedding", ["query", "cos", "sin", "turns"], query))
     nodes += [
-        _node(
-            "Attention", ["query", present(0, "key"), present(0, "value"), *mask], "y", **options
-        ),
+        _node("Attention", [query, present(0, "key"), present(0, "value"), *mask], "y", **options),
         _node("Transpose", ["y"], "by_row", perm=[0, 2, 1, 3]),
         _node("Reshape", ["by_row", "flat"], "attended"),
         _node("Gather", ["attended", "logit_rows"], "scored", axis=0),

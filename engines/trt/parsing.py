@@ -3,7 +3,8 @@
 The parser drops inputs of a node that it does not know, without a word: an `Attention` whose
 lengths come as `nonpad_kv_seqlen` parses, builds, and attends to rows that were never written. So
 the network is asked, not the parser: every input of the contract must reach an output, and the
-lengths must reach the mask of every attention.
+lengths must reach the mask of every attention, the place where every cache is written, and the
+positions of every rotary embedding.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Layers:
         self.elements = {types.FLOAT: "float32", types.HALF: "float16", types.BF16: "bfloat16"}
         self.attentions: list[Any] = []
         self.caches: list[Any] = []
+        self.rotations: list[Any] = []
         self._inputs: dict[str, list[str]] = {}  # of the layer that makes the tensor
         for layer in (network.get_layer(index) for index in range(network.num_layers)):
             inputs = [layer.get_input(index) for index in range(layer.num_inputs)]
@@ -132,6 +134,8 @@ class Layers:
                 self.attentions.append(layer.attention)
             elif layer.type == kinds.KV_CACHE_UPDATE:
                 self.caches.append(layer)
+            elif layer.type == kinds.ROTARY_EMBEDDING:
+                self.rotations.append(layer)
 
     def ancestors(self, names: Iterable[str]) -> set[str]:
         """The tensors that these depend on, themselves included."""
@@ -195,6 +199,12 @@ def _findings(spec: GraphSpec, network: Any, layers: Layers, context: int) -> It
     for pair in pairs:
         if pair not in updated:
             yield f"{pair[1]} is not {pair[0]} updated in place"
+    for what, layer, where in (
+        *(("update of a cache", layer, layer.get_input(2)) for layer in layers.caches),
+        *(("rotary embedding", layer, layer.get_input(3)) for layer in layers.rotations),
+    ):
+        if where is None or CACHED_LENGTHS not in layers.ancestors([where.name]):
+            yield f"{what} {layer.name!r} does not depend on {CACHED_LENGTHS}"
     if len(layers.attentions) != spec.layers:
         yield f"{len(layers.attentions)} attentions, expected {spec.layers}"
     for attention in layers.attentions:
