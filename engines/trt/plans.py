@@ -244,6 +244,18 @@ def find(bundle: Path, wanted: PlanKey) -> Plan:
     )
 
 
+def beside(bundle: Path) -> list[tuple[Plan, str | None]]:
+    """Every plan whose record can be read, whatever it was built for; what is wrong with it, or
+    None. Nothing but its record and its size is read."""
+    found = []
+    for path in _records(bundle):
+        record = _read(path)
+        if not isinstance(record, str):
+            damage = ", ".join(_damage(path, record)) or None
+            found.append((Plan(path.with_suffix(".plan"), record), damage))
+    return found
+
+
 def current(bundle: Path, key: PlanKey) -> Plan | str | None:
     """The plan of exactly this key; why the one in its place is stale; None: there is none.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -13,8 +13,7 @@ from rich.text import Text
 from specedge.memory import format_size
 
 if TYPE_CHECKING:
-    from specedge.bundle import Bundle
-    from specedge.contract import GraphSpec, Manifest
+    from specedge.contract import Manifest
     from specedge.doctor import Row
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -74,13 +73,6 @@ def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def _grid(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
 def doctor_table(rows: Iterable[Row]) -> Table:
     """Check, status, what was found and the remedy."""
     table = Table("check", "", "found", "remedy", box=None, pad_edge=False)
@@ -106,116 +98,3 @@ def memory_table(manifest: Manifest) -> Table:
     if plan.budget is not None:
         rows.append(("budget", format_size(plan.budget)))
     return pairs("memory plan", rows)
-
-
-def bundle_tables(bundle: Bundle) -> list[Table]:
-    """Everything `specedge inspect` shows."""
-    manifest = bundle.manifest
-    tables = [_overview(bundle), _graphs(manifest), _sources(manifest)]
-    if manifest.pairing is not None:
-        tables.append(_pairing(manifest))
-    tables += [memory_table(manifest), _defaults(manifest), _files(manifest)]
-    if manifest.notes:
-        tables.append(pairs("notes", [("-", note) for note in manifest.notes]))
-    return tables
-
-
-def _overview(bundle: Bundle) -> Table:
-    manifest = bundle.manifest
-    size = sum(record.bytes for record in manifest.files.values())
-    tokenizer = manifest.tokenizer
-    template = "with" if tokenizer.has_chat_template else "no"
-    rows = [
-        ("path", str(bundle.path)),
-        ("size", format_size(size)),
-        ("created", manifest.created),
-        ("schema, contract", f"{manifest.schema_version}, {manifest.contract}"),
-        ("made with", ", ".join(f"{name} {known}" for name, known in manifest.tool.items())),
-        ("tokenizer", f"{tokenizer.vocab} ids, ends with {tokenizer.eos_ids}, {template} template"),
-        ("vocabulary", tokenizer.vocabulary_hash),
-        ("bundle hash", bundle.hash),
-    ]
-    return pairs(manifest.name, rows)
-
-
-def _graphs(manifest: Manifest) -> Table:
-    columns = ("", "family", "precision", "parameters", "layers", "hidden", "heads", "context")
-    graphs = [spec for spec in (manifest.target, manifest.draft) if spec is not None]
-    rows = [
-        (
-            spec.role,
-            spec.model_type,
-            _precision(spec),
-            f"{spec.parameters / 1e6:.0f} M",
-            str(spec.layers),
-            str(spec.hidden),
-            f"{spec.heads}/{spec.kv_heads} of {spec.head_dim}",
-            str(spec.context),
-            format_size(spec.weight_bytes),
-            _quality(manifest, spec.role),
-        )
-        for spec in graphs
-    ]
-    return _grid("graphs", (*columns, "weights", "error"), rows)
-
-
-def _precision(spec: GraphSpec) -> str:
-    return spec.precision if spec.block_size is None else f"{spec.precision} b{spec.block_size}"
-
-
-def _quality(manifest: Manifest, role: str) -> str:
-    """The measured error of quantised weights, or why there is none."""
-    record = manifest.quality.get(role)
-    if record is None:
-        return "not measured"
-    unit = " nats KL" if record.method == "kl" else " relative"
-    return f"{record.value:.4f}{unit}, {record.positions} positions, {record.rounding}"
-
-
-def _sources(manifest: Manifest) -> Table:
-    rows = []
-    for role, source in manifest.sources.items():
-        licence = source.licence or "no licence stated"
-        note = f" ({source.licence_note})" if source.licence_note else ""
-        rows.append((role, source.reference, licence + note, source.sha256 or "-"))
-    return _grid("sources", ("", "from", "licence", "sha256"), rows)
-
-
-def _pairing(manifest: Manifest) -> Table:
-    proof = manifest.pairing
-    assert proof is not None
-    verdict = "usable" if proof.usable else "not usable, dropped"
-    rows = [
-        ("draft", verdict),
-        ("ids compared", str(proof.compared_ids)),
-        ("padded to", f"{proof.target_padded_to} (target), {proof.draft_padded_to} (draft)"),
-        *(("note", note) for note in proof.notes),
-    ]
-    if proof.first_difference is not None:
-        rows.insert(1, ("first difference", f"id {proof.first_difference}"))
-    return pairs("pairing", rows)
-
-
-def _defaults(manifest: Manifest) -> Table:
-    speculation, generation = manifest.speculation, manifest.generation
-    neutral = type(generation)()
-    proposers = ", ".join(speculation.proposers) or "none"
-    if "ngram" in speculation.proposers:
-        proposers += f"; n-grams of {speculation.ngram_min} to {speculation.ngram_max}"
-    rows = [
-        ("speculation", f"{speculation.mode}, {speculation.draft_length} tokens, {proposers}"),
-        ("acceptance", speculation.acceptance),
-        *(
-            (name.replace("_", " "), f"{value:g}" if isinstance(value, float) else str(value))
-            for name, value in generation.model_dump().items()
-            if name in ("temperature", "max_tokens") or value != getattr(neutral, name)
-        ),
-    ]
-    return pairs("defaults", rows)
-
-
-def _files(manifest: Manifest) -> Table:
-    rows = [
-        (name, format_size(record.bytes), record.sha256) for name, record in manifest.files.items()
-    ]
-    return _grid("files", ("", "size", "sha256"), rows)
