@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,14 +13,19 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import trt_graphs
 import trt_stub
 from commands import Said, runner
 from specedge.bundle import Bundle
+from specedge.cli.build import tables
 from specedge.engines import cuda
 from specedge.engines.trt import library, plans
+from specedge.engines.trt.making import Made
+from specedge.engines.trt.plans import Plan
 from specedge.errors import EngineError
+from test_trt_plans import report
 from tiny import edit_manifest, record, write_bundle
 
 pytestmark = pytest.mark.skipif(
@@ -58,21 +65,80 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
+def edit(bundle: Path, role: str, **changes: Any) -> None:
+    said = json.loads((bundle / "specedge.json").read_text())
+    edit_manifest(bundle, **{role: said[role] | changes})
+
+
+def sized(plan: Plan) -> Plan:
+    """As large as plans become."""
+    report = plan.record.report.model_copy(
+        update={
+            "plan_bytes": 16_123_456_789,
+            "kv_bytes": 16_123_456_789,
+            "device_bytes": 16_123_456_789,
+            "peak_host_bytes": 16_123_456_789,
+            "seconds": 1234.5,
+        }
+    )
+    return Plan(plan.path, plan.record.model_copy(update={"report": report}))
+
+
+def stored_plans(bundle: Path, opened: Bundle) -> list[Plan]:
+    made = []
+    for capability in (75, 80, 86, 89, 120):
+        key = plans.key_for(
+            bundle,
+            opened.manifest.target,
+            backend="tensorrt-rtx",
+            version="1",
+            compute_capability=capability,
+            device=None,
+        )
+        made.append(plans.store(bundle, key, b"plan", report(key)))
+    return made
+
+
 def test_it_builds_what_is_missing_and_says_what_it_takes(
     said: Callable[..., Said], bundle: Path
 ) -> None:
     code, out, err = said("build", str(bundle), *RTX, "--compute-capability", "120")
     assert code == 0
-    lines = out.splitlines()
-    assert lines[0].split()[:2] == ["for", "context"]
-    assert [line.split()[:4] for line in lines[1:]] == [
-        [role, f"sm{cc}", "64", "built"] for role in ("target", "draft") for cc in (89, 120)
-    ]
-    assert "9.0 KiB" in lines[1]  # KV: 2 parts, 2 heads, 72 rows, 16 wide, 2 bytes
+    rows = table(out)
+    assert rows[""] == ["target", "target", "draft", "draft"]
+    assert rows["for"] == ["sm89", "sm120"] * 2
+    assert (rows["context"], rows["state"]) == (["64"] * 4, ["built"] * 4)
+    # 2 parts, 2 heads, 72 rows, 16 wide, 2 bytes
+    assert rows["GPU: KV of a sequence"] == ["9.0 KiB"] * 4
+    assert set(rows) >= {"seconds to build", "host memory to build", "plan on disk"}
     assert err.count("built: there was none") == 4
     assert "every call attends over all 72 rows" in err
     assert err.splitlines()[-1].startswith("next: specedge run ")
     assert len(list(bundle.glob("plans/sm*/*.plan"))) == 4
+
+
+def table(out: str) -> dict[str, list[str]]:
+    """Cells by the name of their row; a size is one cell."""
+    rows = {}
+    for line in out.splitlines()[1:]:
+        name, cells = line[:22].strip(), line[22:]
+        rows[name] = re.findall(r"[\d.]+ (?:B|[KMG]iB)|\S+", cells)
+    return rows
+
+
+def test_many_plans_read_at_80_columns(bundle: Path) -> None:
+    opened = Bundle.open(bundle)
+    made = [Made(sized(plan), None) for plan in stored_plans(bundle, opened)]
+    stream = io.StringIO()
+    console = Console(file=stream, width=80)
+    for found in tables(made):
+        console.print(found)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert "…" not in stream.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) == 2 * 11  # a title, roles and nine rows, and nothing is folded
+    folders = [line.split()[1:] for line in lines if line.startswith("for ")]
+    assert folders == [["sm75", "sm80", "sm86", "sm89"], ["sm120"]]
 
 
 def test_it_keeps_what_is_current_and_builds_what_is_not(
@@ -130,6 +196,67 @@ def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle
     assert tuned == [3, 1]  # a draft makes its tokens one by one
 
 
+@pytest.mark.parametrize("given", ["8.9", "89", "sm89", "SM89", "sm_89", " 8.9"])
+def test_a_capability_is_named_in_every_usual_way(
+    given: str, said: Callable[..., Said], bundle: Path
+) -> None:
+    build = ("build", str(bundle), "--backend", "tensorrt-rtx", "--compute-capability", given)
+    _, out, _ = said(*build, "--role", "draft", "--json")
+    assert [each["key"]["compute_capability"] for each in json.loads(out)["plans"]] == [89]
+
+
+@pytest.mark.parametrize("given", ["", "ada", "8,9", "8.90", "sm", "1200", "-89", "89a"])
+def test_what_is_no_capability_is_one_line_with_those_that_are_known(
+    given: str, said: Callable[..., Said], bundle: Path
+) -> None:
+    build = ("build", str(bundle), "--backend", "tensorrt-rtx", f"--compute-capability={given}")
+    code, out, err = said(*build)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert f"--compute-capability {given!r}: expected one as in 8.9, 89 or sm89" in err
+    assert "knows 75, 80, 86, 89" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "following"),
+    [
+        ([], 'specedge run {} "..." --engine tensorrt-rtx'),
+        (["--context", "64"], 'specedge run {} "..." --engine tensorrt-rtx'),
+        (["--context", "32"], 'specedge run {} "..." --engine tensorrt-rtx --context 32'),
+        (["--role", "draft"], 'specedge run {} "..." --draft-engine tensorrt-rtx'),
+        (
+            ["--role", "target"],
+            'specedge run {} "..." --engine tensorrt-rtx --draft-engine cpu',
+        ),
+    ],
+)
+def test_what_is_said_to_come_next_uses_the_plans_that_are_there(
+    options: list[str], following: str, said: Callable[..., Said], bundle: Path
+) -> None:
+    err = said("build", str(bundle), *RTX, *options)[2]
+    assert err.splitlines()[-1] == "next: " + following.format(bundle)
+    if "--role" in options:  # the other one completes the pair
+        other = "draft" if "target" in options else "target"
+        err = said("build", str(bundle), *RTX, "--role", other)[2]
+        assert err.endswith('"..." --engine tensorrt-rtx\n')
+
+
+def test_a_target_that_no_cpu_runs_is_built_next(said: Callable[..., Said], bundle: Path) -> None:
+    edit(bundle, "target", kv_dtype="bfloat16")
+    err = said("build", str(bundle), *RTX, "--role", "draft", "--context", "32")[2]
+    assert err.splitlines()[-1] == (
+        f"next: specedge build {bundle} --backend tensorrt-rtx --compute-capability 89 "
+        "--context 32 --role target"
+    )
+
+
+def test_a_draft_that_nobody_asks_for_is_asked_for(said: Callable[..., Said], bundle: Path) -> None:
+    edit_manifest(bundle, speculation={"mode": "auto", "proposers": ["ngram"]})
+    err = said("build", str(bundle), *RTX, "--role", "draft")[2]
+    assert err.endswith("--draft-engine tensorrt-rtx --speculation on --proposers ngram,draft\n")
+    err = said("build", str(bundle), *RTX, "--role", "target", "--context", "32")[2]
+    assert err.endswith('"..." --engine tensorrt-rtx --context 32\n')
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -137,7 +264,7 @@ def test_options_of_the_config_reach_the_build(said: Callable[..., Said], bundle
         ([*RTX, "--context", "65"], "context 65 is above 64"),
         ([*RTX, "--tune-for", "9"], "--tune-for 9: expected a whole number from 1 to 8"),
         (["--backend", "tensorrt-rtx"], "name what to build for, as in --compute-capability 89"),
-        (["--backend", "tensorrt"], 'tensorrt is not installed; pip install "specedge[tensorrt]"'),
+        (["--backend", "tensorrt"], "not installed here; build on the machine with the GPU, or"),
     ],
 )
 def test_what_cannot_be_built_is_one_line_and_nothing_is_written(
@@ -226,12 +353,13 @@ def test_tensorrt_without_a_driver_says_what_it_needs(
     ("module", "line"),
     [
         (ModuleType("tensorrt"), "is empty, a placeholder of the package index"),
-        (None, "tensorrt is not installed"),
+        (None, 'tensorrt is not installed; pip install "specedge[tensorrt]"'),
     ],
 )
 def test_a_placeholder_is_not_the_library(
     module: ModuleType | None, line: str, said: Callable[..., Said], bundle: Path, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(cuda, "find", lambda ordinal=0: trt_stub.GPU)
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     code, _, err = said("build", str(bundle), "--backend", "tensorrt")
     assert code == 1

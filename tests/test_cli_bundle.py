@@ -10,6 +10,8 @@ import pytest
 
 import specedge.export
 from commands import runner
+from specedge.bundle import Bundle
+from specedge.cli._next import after_export
 from specedge.errors import ExportError, SpecedgeError
 from tiny import edit_manifest, write_bundle
 
@@ -54,6 +56,45 @@ def test_export_passes_on_what_was_asked_and_prints_the_folder(said, exported):
     assert "note: licence: Apache-2.0" in err
     assert "memory plan" in err
     assert "next: specedge run out" in err
+
+
+RUN = 'next: specedge run {0} "..."  or  specedge chat {0}'
+BUILD = (
+    "{1}: specedge build {0} --backend tensorrt-rtx  or, on the machine that will run it,  "
+    "--backend tensorrt"
+)
+STANDARD = {"lowering": "standard"}
+BF16 = STANDARD | {"precision": "bf16", "kv_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "lines"),
+    [
+        ({}, None, [RUN]),
+        ({}, {}, [RUN]),
+        (STANDARD, STANDARD, [RUN, BUILD]),
+        (BF16, None, [BUILD]),
+        (STANDARD, BF16, [BUILD]),
+    ],
+)
+def test_what_is_said_to_come_next_is_what_the_bundle_can_do(tmp_path, target, draft, lines):
+    bundle = write_bundle(tmp_path / "a b", draft=draft is not None)
+    said = json.loads((bundle / "specedge.json").read_text())
+    changes = {"target": target} | ({} if draft is None else {"draft": draft})
+    edit_manifest(bundle, **{role: said[role] | each for role, each in changes.items()})
+    first = "for TensorRT" if RUN in lines else "next"
+    assert after_export(Bundle.open(bundle), Path("a b")) == [
+        line.format("'a b'", first) for line in lines
+    ]
+
+
+def test_a_bundle_in_the_way_may_be_replaced_or_left(said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("app.toml").write_text(CONFIG)
+    write_bundle(tmp_path / "bundles" / "app")
+    code, _, err = said("export", "app.toml")
+    assert code == 1
+    assert "a bundle is there already; pass --force to replace it, or -o to write another" in err
 
 
 def test_export_goes_to_bundles_by_name_unless_told(said, exported):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from specedge.engines.trt.making import Made
+
+_CAPABILITY = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)", re.IGNORECASE)
+_ABREAST = 4  # plans that a table of 80 columns has room for
 
 
 @click.command(short_help="Compile a bundle's graphs for a GPU.")
@@ -28,9 +32,9 @@ if TYPE_CHECKING:
     "--compute-capability",
     "capabilities",
     multiple=True,
-    type=click.IntRange(10, 999),
     metavar="CC",
-    help="What to build for with tensorrt-rtx, as in 89; may be repeated. [default: this GPU's]",
+    help="What to build for with tensorrt-rtx, as in 8.9, 89 or sm89; may be repeated. [default: "
+    "this GPU's]",
 )
 @click.option(
     "--context",
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 def command(
     bundle: Path,
     backend: Literal["tensorrt", "tensorrt-rtx"],
-    capabilities: tuple[int, ...],
+    capabilities: tuple[str, ...],
     context: int | None,
     tune_for: int | None,
     role: Literal["target", "draft", "both"],
@@ -76,15 +80,19 @@ def command(
             "--tune-for is of the target; a draft is tuned for one token at a time"
         )
     from specedge.bundle import Bundle
+    from specedge.cli._next import after_build
     from specedge.cli._progress import reporting
+    from specedge.cli._tables import print_tables
+    from specedge.engines.trt import plans
     from specedge.engines.trt.making import make
 
+    wanted = [_capability(each, backend) for each in capabilities]
     opened = Bundle.open(bundle)
     with reporting() as progress:
         made = make(
             opened,
             backend=backend,
-            capabilities=capabilities,
+            capabilities=wanted,
             context=context,
             tune_for=tune_for,
             role=role,
@@ -105,10 +113,33 @@ def command(
     if as_json:
         click.echo(json.dumps({"plans": [_said(each) for each in made]}))
         return
-    from specedge.cli._tables import print_tables
+    print_tables(tables(made))
+    keys = [each.plan.record.key for each in made]
+    there = [plan.record.key for plan, damage in plans.beside(opened.path) if damage is None]
+    click.echo(after_build(opened, bundle, keys, there, context), err=True)
 
-    print_tables([_table(made)])
-    click.echo(f'next: specedge run {bundle} "..." --engine {backend}', err=True)
+
+def _capability(said: str, backend: Literal["tensorrt", "tensorrt-rtx"]) -> int:
+    """89 for SM 8.9.
+
+    Raises:
+        OptionError: it is none.
+    """
+    from specedge.engines.trt import library
+    from specedge.errors import EngineError, OptionError
+
+    found = _CAPABILITY.fullmatch(said.strip())
+    if found is not None:
+        return int("".join(found.groups()))
+    try:
+        known = library.load(backend).capabilities
+    except EngineError:
+        known = ()
+    names = ", ".join(map(str, known))
+    raise OptionError(
+        f"--compute-capability {said[:80]!r}: expected one as in 8.9, 89 or sm89"
+        + (f"; {backend} knows {names}" if known else "")
+    )
 
 
 def _said(made: Made) -> dict[str, Any]:
@@ -120,32 +151,42 @@ def _said(made: Made) -> dict[str, Any]:
     }
 
 
+def tables(made: Sequence[Made]) -> list[Table]:
+    """As many as it takes to have room for a column each."""
+    return [_table(made[first : first + _ABREAST]) for first in range(0, len(made), _ABREAST)]
+
+
 def _table(made: Sequence[Made]) -> Table:
-    """One row a plan.
+    """A column for each plan.
 
     KV is that of one sequence, taken whole whatever is cached. Activations are those of the widest
-    call. Host is what this process took at its highest.
+    call.
     """
-    from rich.table import Table
     from rich.text import Text
 
+    from specedge.cli._tables import narrow
     from specedge.memory import format_size
 
-    columns = ("", "for", "context", "", "seconds", "plan", "weights", "KV", "activations", "host")
-    table = Table(*columns, box=None, pad_edge=False)
-    for each in made:
-        key, report = each.plan.record.key, each.plan.record.report
-        row = (
-            key.role,
-            key.folder,
-            str(key.context),
-            "kept" if each.why is None else "built",
-            f"{report.seconds:.1f}",
-            format_size(report.plan_bytes),
-            format_size(report.device_weight_bytes or report.weight_bytes),
-            format_size(report.kv_bytes),
-            "unknown" if report.device_bytes is None else format_size(report.device_bytes),
-            "unknown" if report.peak_host_bytes is None else format_size(report.peak_host_bytes),
-        )
-        table.add_row(*map(Text, row))
+    def size(found: int | None) -> str:
+        return "unknown" if found is None else format_size(found)
+
+    keys = [each.plan.record.key for each in made]
+    reports = [each.plan.record.report for each in made]
+    rows = {
+        "for": [key.folder for key in keys],
+        "context": [str(key.context) for key in keys],
+        "state": ["kept" if each.why is None else "built" for each in made],
+        "seconds to build": [f"{report.seconds:.1f}" for report in reports],
+        "host memory to build": [size(report.peak_host_bytes) for report in reports],
+        "plan on disk": [size(report.plan_bytes) for report in reports],
+        "GPU: weights": [size(each.device_weight_bytes or each.weight_bytes) for each in reports],
+        "GPU: KV of a sequence": [size(report.kv_bytes) for report in reports],
+        "GPU: activations": [size(report.device_bytes) for report in reports],
+    }
+    table = narrow("plans")
+    table.add_column(style="bold", no_wrap=True)
+    for key in keys:
+        table.add_column(key.role, overflow="fold")
+    for name, cells in rows.items():
+        table.add_row(name, *map(Text, cells))
     return table

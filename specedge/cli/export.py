@@ -119,6 +119,7 @@ def _build(
 ) -> Path:
     """Make the bundle and say what it is; `shortcuts` are config keys that have options."""
     from specedge.bundle import Bundle
+    from specedge.cli._next import after_export
     from specedge.cli._progress import reporting
     from specedge.cli._tables import memory_table, print_error_table
     from specedge.config import load_config
@@ -146,7 +147,8 @@ def _build(
     print_error_table(memory_table(bundle.manifest))
     size = sum(record.bytes for record in bundle.manifest.files.values())
     click.echo(f"{made}: {size / 2**20:.1f} MiB", err=True)
-    click.echo(f'next: specedge run {made} "..."  or  specedge chat {made}', err=True)
+    for line in after_export(bundle, made):
+        click.echo(line, err=True)
     click.echo(str(made))
     return made
 
