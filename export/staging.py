@@ -37,14 +37,14 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
         raise ExportError(f"{output}: the path is not UTF-8; choose another destination")
     try:
         _check_destination(output, force)
-        absent = [path for path in output.absolute().parents if not path.exists()]
+        absent = absent_parents(output)
     except (OSError, ValueError) as error:  # a name that is too long, or no name at all
         raise failure(output, error) from error
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         folder = folder_beside(output)
     except OSError as error:
-        _remove_empty(absent)
+        remove_empty(absent)
         raise failure(output.parent, error) from error
     try:
         yield folder
@@ -53,10 +53,15 @@ def staged(output: Path, *, force: bool) -> Iterator[Path]:
         raise failure(output, error) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        _remove_empty(absent)
+        remove_empty(absent)
 
 
-def _remove_empty(folders: list[Path]) -> None:
+def absent_parents(output: Path) -> list[Path]:
+    """Folders that have to be made for `output`; innermost first."""
+    return [path for path in output.absolute().parents if not path.exists()]
+
+
+def remove_empty(folders: list[Path]) -> None:
     """Parents that were made for a bundle which did not come to be; innermost first."""
     for folder in folders:
         try:

@@ -205,7 +205,17 @@ def test_nothing_stays_when_the_copy_fails(tiny_bundle, repository, monkeypatch)
     monkeypatch.setattr("shutil.copytree", full)
     with pytest.raises(ExportError, match="No space left"):
         write_repository(tiny_bundle, repository)
-    assert list(repository.iterdir()) == []
+    assert not repository.exists()
+
+
+def test_a_disk_that_fills_while_files_are_copied_is_one_line(tiny_bundle, repository, monkeypatch):
+    def full(source, target, **_):
+        raise OSError(28, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(ExportError, match=r"cannot be written: No space left on device; choose"):
+        write_repository(tiny_bundle, repository / "new" / "models")
+    assert not repository.exists()
 
 
 def test_an_altered_bundle_is_not_served(tiny_bundle, repository):

@@ -24,7 +24,7 @@ from specedge.canary.watching import checked_share
 from specedge.config import ENGINES
 from specedge.contract import MANIFEST
 from specedge.errors import ExportError, OptionError
-from specedge.export.staging import failure
+from specedge.export.staging import absent_parents, failure, remove_empty
 from specedge.export.triton.model import BUNDLE, load_options
 from specedge.load_options import LoadOptions, check_threads
 from specedge.memory import checked_memory
@@ -37,6 +37,7 @@ VERSION = "1"
 MAX_INSTANCES = 64
 PLANS = "plans"  # of `specedge build`, beside a bundle's own files
 _ENGINES = ("auto", *ENGINES, "fake")
+_ERRNO = re.compile(r"\[Errno \d+\] (.*?)(: [\"'].*)?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
 _OUTPUTS = (
@@ -90,6 +91,7 @@ def write_repository(
     output = Path(repository) / name
     try:
         _check_destination(output, force)
+        absent = absent_parents(output)
     except (OSError, ValueError) as error:  # a name that is too long
         raise failure(output, error) from error
     files = {CONFIG: config_text(name, said, instances), f"{VERSION}/model.py": _model_text()}
@@ -109,8 +111,14 @@ def write_repository(
             replace_folder(folder, output)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    except (OSError, shutil.Error) as error:
+    except shutil.Error as error:  # of a copy: a list of what failed, each with its own words
+        said = str(error.args[0][0][2])
+        found = _ERRNO.fullmatch(said)
+        raise failure(output, ValueError(found[1] if found else said)) from error
+    except OSError as error:
         raise failure(output, error) from error
+    finally:
+        remove_empty(absent)
     return output
 
 
