@@ -112,9 +112,9 @@ def write_repository(
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except shutil.Error as error:  # of a copy: a list of what failed, each with its own words
-        said = str(error.args[0][0][2])
-        found = _ERRNO.fullmatch(said)
-        raise failure(output, ValueError(found[1] if found else said)) from error
+        reason = str(error.args[0][0][2])
+        found = _ERRNO.fullmatch(reason)
+        raise failure(output, ValueError(found[1] if found else reason)) from error
     except OSError as error:
         raise failure(output, error) from error
     finally:
