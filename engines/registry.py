@@ -23,9 +23,10 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from specedge.contract import EngineOptions, GraphSpec
-from specedge.engines import matching
+from specedge.engines import cuda, matching
 from specedge.engines.base import Engine
 from specedge.engines.matching import NAMES as NAMES
 from specedge.errors import EngineError
@@ -55,20 +56,40 @@ def create(
         takes_turns: another engine runs on the same processor between this one's calls.
 
     Raises:
-        EngineError: an unknown name, a graph that this engine does not run, a runtime that is
-            missing or installed twice, or a graph that does not load.
+        EngineError: an unknown name, a graph that this engine does not run, no GPU for it, a
+            runtime that is missing or installed twice, or a graph that does not load.
         PlanError: no plan for this graph, runtime and device.
     """
     name = matching.checked(name)
     matching.check(name, spec)
     if name == "fake":
         return _fake(bundle_path, spec, context)
-    if name in matching.PLANNED:
-        from specedge.engines.trt import runtime
+    try:
+        if name in matching.PLANNED:
+            from specedge.engines.trt import runtime
 
-        return runtime.open_engine(
-            bundle_path, spec, backend=name, options=options, context=context, exact=exact
+            return runtime.open_engine(
+                bundle_path, spec, backend=name, options=options, context=context, exact=exact
+            )
+        return _onnxruntime(
+            name,
+            bundle_path,
+            spec,
+            options=options,
+            threads=threads,
+            context=context,
+            exact=exact,
+            takes_turns=takes_turns,
         )
+    except EngineError:
+        if name in matching.ON_GPU:
+            # whatever it lacks: without a GPU there is nothing to install or to build
+            cuda.required(f"engine {name}")
+        raise
+
+
+def _onnxruntime(name: str, bundle_path: Path, spec: GraphSpec, **settings: Any) -> Engine:
+    """One of its providers; `settings` as `create` takes them."""
     check_onnxruntime()
     opens: Callable[..., Engine]
     if spec.lowering == "concat":
@@ -83,11 +104,7 @@ def create(
         bundle_path,
         spec,
         provider=matching.PROVIDERS[name],
-        options=options,
-        threads=threads,
-        context=context,
-        exact=exact,
-        takes_turns=takes_turns,
+        **settings,
     )
 
 
@@ -95,9 +112,10 @@ def check_onnxruntime() -> None:
     """Raise EngineError unless exactly one ONNX Runtime distribution is installed."""
     both = all(_installed(name) for name in ("onnxruntime", "onnxruntime-gpu"))
     if both:
+        extra = "gpu" if isinstance(cuda.find(), cuda.Device) else "cpu"
         raise EngineError(
             "engine: onnxruntime and onnxruntime-gpu are both installed and overwrite each other; "
-            "uninstall both, then install specedge[cpu] or specedge[gpu]"
+            f"uninstall both, then install specedge[{extra}]"
         )
     if importlib.util.find_spec("onnxruntime") is None:
         raise EngineError(

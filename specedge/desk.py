@@ -22,8 +22,14 @@ from specedge.engines.base import Engine
 from specedge.errors import OptionError
 from specedge.generation import Generation
 from specedge.knowledge import Knowledge
-from specedge.load_options import checked_context, checked_proposers, usable_proposers
-from specedge.loading import load
+from specedge.load_options import (
+    LoadOptions,
+    check_threads,
+    checked_context,
+    checked_proposers,
+    usable_proposers,
+)
+from specedge.loading import opened
 from specedge.model import Model
 from specedge.opening import Opener
 from specedge.probe.fingerprint import Fingerprint
@@ -92,6 +98,7 @@ class Desk:
         self.bundle = Bundle.open(path, verify=verify)
         manifest = self.bundle.manifest
         rows = checked_context(context, manifest)
+        check_threads(threads)
         self._opener = Opener(self.bundle, engine, threads, rows, exact, draft_engine)
         self.longest = min(manifest.target.max_verify, rows) - 1
         if proposers is not None:
@@ -111,19 +118,18 @@ class Desk:
                 f"{path}: of the proposers asked for ({asked}) this bundle can run none, so there "
                 "is nothing to compare; name ngram, or export with a draft model"
             )
-        self.model: Model = load(
-            path,
-            engine=engine,
-            draft_engine=draft_engine,
-            threads=threads,
+        options = LoadOptions.checked(
+            manifest,
             speculation="on",
             draft_length=self.longest,
             proposers=names,
             context=rows,
-            exact=exact,
-            memory=memory,
-            verify=False,
+            draft_engine=draft_engine,
         )
+        way_out = "choose its engine with --draft-engine"
+        if proposers is not None:  # who judges all of them has no such choice
+            way_out = f"{way_out}, or leave draft out of the proposers"
+        self.model: Model = opened(self._opener, options, memory=memory, way_out=way_out)
         self._proposers: dict[str, Proposer] = {
             proposer.name: proposer for proposer in self.model.speculator.proposers
         }

@@ -40,11 +40,13 @@ class LoadOptions:
         draft_length: int | None = None,
         proposers: Sequence[str] | None = None,
         context: int | None = None,
+        draft_engine: str | None = None,
     ) -> LoadOptions:
         """As `specedge.load` takes them; what is None comes from the bundle.
 
         Raises:
-            OptionError: one is out of range, or speculation is "on" with nobody to draft.
+            OptionError: one is out of range, speculation is "on" with nobody to draft, or an engine
+                is named for a draft model that does not draft.
         """
         defaults = manifest.speculation
         mode = _mode(speculation, defaults.mode)
@@ -53,7 +55,11 @@ class LoadOptions:
         names = checked_proposers(defaults.proposers if proposers is None else proposers)
         if mode == "on":
             _somebody_drafts(manifest, rows, length, names)
-        return cls(mode, rows, length, tuple(names))
+        asked = cls(mode, rows, length, tuple(names))
+        # whether there is a draft is for whoever opens it to say
+        if draft_engine is not None and manifest.draft is not None and not asked.wants_draft:
+            raise OptionError(f"draft_engine: {draft_engine} is given, but {asked._no_draft}")
+        return asked
 
     @property
     def drafts(self) -> bool:
@@ -64,6 +70,18 @@ class LoadOptions:
     def wants_draft(self) -> bool:
         """The draft model shall draft, if there is one."""
         return self.drafts and "draft" in self.proposers
+
+    @property
+    def _no_draft(self) -> str:
+        """Why the draft model shall not draft, and what to do."""
+        if self.mode == "off":
+            return 'speculation is "off"; leave it out, or use speculation "auto"'
+        if not self.draft_length:
+            return "the draft length is 0; leave it out, or draft 1 token or more"
+        return (
+            f"draft is not among the proposers ({', '.join(self.proposers) or 'none'}); leave it "
+            "out, or add draft"
+        )
 
 
 def _somebody_drafts(

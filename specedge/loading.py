@@ -43,7 +43,8 @@ def load(
         path: the bundle's folder.
         engine: what executes the target: "auto" or "cpu", "cuda", "ort-tensorrt", "tensorrt",
             "tensorrt-rtx", or "fake"; see `specedge.engines.registry`.
-        draft_engine: what executes the draft; None: the same.
+        draft_engine: what executes the draft, which must then be there; None: the same as the
+            target's, and with "auto" a draft that does not open is left out with a note.
         threads: of each engine that has any; None: its own choice.
         speculation: "auto" drafts where it pays: by the stored probe, and by what every round
             shows; it falls back to plain decoding when a proposer is missing or fails. "on" always
@@ -66,7 +67,8 @@ def load(
 
     Raises:
         BundleError: see `Bundle.open`.
-        OptionError: an argument is out of range, or speculation is "on" with nobody to draft.
+        OptionError: an argument is out of range, speculation is "on" with nobody to draft, or
+            `draft_engine` is given where the draft model does not draft.
         MemoryBudgetError: the target alone does not fit into `memory`.
         EngineError: an engine is missing, or cannot load its graph or allocate its KV.
         PlanError: an engine of TensorRT has no plan that fits; `specedge build` makes it.
@@ -79,14 +81,40 @@ def load(
         draft_length=draft_length,
         proposers=proposers,
         context=context,
+        draft_engine=draft_engine,
     )
     check_threads(threads)
     share = checked_share(canary)
+    opener = Opener(bundle, engine, threads, asked.context, exact, draft_engine)
+    return opened(opener, asked, memory=memory, share=share)
+
+
+def opened(
+    opener: Opener,
+    asked: LoadOptions,
+    *,
+    memory: str | int | None,
+    share: float = 0.0,
+    way_out: str | None = None,
+) -> Model:
+    """The second half of `load`: what was asked for is checked, and the engines open.
+
+    Args:
+        opener: of the bundle, with its settings.
+        asked: checked.
+        memory: as for `load`.
+        share: of requests that a canary compares, 0..1.
+        way_out: with speculation "on", what to do about a draft that cannot be had; None: to use
+            "auto", which goes on without it.
+
+    Raises:
+        as `load`.
+    """
+    bundle, manifest = opener.bundle, opener.bundle.manifest
     tokenizer = Tokenizer(
         bundle.tokenizer_json, manifest.tokenizer, where=str(bundle.path / "tokenizer.json")
     )
-    opener = Opener(bundle, engine, threads, asked.context, exact, draft_engine)
-    loading = _Loading(opener, asked, checked_memory(memory))
+    loading = _Loading(opener, asked, checked_memory(memory), way_out)
     try:
         return loading.model(tokenizer, share)
     except BaseException as error:
@@ -135,13 +163,17 @@ class _Loading:
         opener: of the bundle, with its settings.
         asked: checked.
         budget: bytes that a run may need; None: what the machine has available decides.
+        way_out: see `opened`.
 
     Raises:
         MemoryBudgetError: see `specedge.memory.fit`.
     """
 
-    def __init__(self, opener: Opener, asked: LoadOptions, budget: int | None) -> None:
+    def __init__(
+        self, opener: Opener, asked: LoadOptions, budget: int | None, way_out: str | None
+    ) -> None:
         self._opener = opener
+        self._way_out = way_out
         self._bundle = opener.bundle
         self._manifest = opener.bundle.manifest
         self._asked = asked
@@ -151,6 +183,7 @@ class _Loading:
             wants_draft=asked.wants_draft,
             lookups=any(name != "draft" for name in asked.proposers),
             insists=asked.mode == "on",
+            may_rest=way_out is None,
         )
         self._keeps_draft = fits.keeps_draft
         self._notes = [fits.note] if fits.note else []
@@ -245,9 +278,7 @@ class _Loading:
             self._opened.append(draft)
             return draft
         if self._asked.mode == "on":
-            raise EngineError(
-                f'the draft model cannot be loaded: {draft}; use speculation "auto" to go on '
-                "without it"
-            )
+            way_out = self._way_out or 'use speculation "auto" to go on without it'
+            raise EngineError(f"the draft model cannot be loaded: {draft}; {way_out}")
         self._notes.append(f"the draft model was left out: {draft}")
         return None

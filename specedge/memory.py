@@ -268,6 +268,7 @@ def fit(
     wants_draft: bool,
     lookups: bool,
     insists: bool = False,
+    may_rest: bool = True,
 ) -> Fit:
     """Leave the draft model out where it does not fit.
 
@@ -279,6 +280,7 @@ def fit(
         wants_draft: somebody would draft with the model, if there is one.
         lookups: proposers that need no model remain without it.
         insists: speculation is "on".
+        may_rest: it could be "auto" as well, for an error to say so.
 
     Raises:
         MemoryBudgetError: the target alone passes the budget, by name of the largest context that
@@ -311,9 +313,10 @@ def fit(
             f"; {'lookups still draft' if lookups else 'nothing is left to draft'}"
         )
         if insists and not lookups:
+            auto = 'use "auto", ' if may_rest else ""
             raise MemoryBudgetError(
                 f'speculation "on": a run with the draft model needs {format_size(needed)}, '
-                f'{said}; use "auto", add "ngram" to the proposers, choose a smaller context, or '
+                f'{said}; {auto}add "ngram" to the proposers, choose a smaller context, or '
                 f"allow more with memory={format_size(both.total, up=True)!r}"
             )
     # a draft of the target's own device that is kept was counted with it

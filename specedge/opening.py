@@ -8,7 +8,7 @@ from specedge.bundle import Bundle
 from specedge.contract import GraphSpec
 from specedge.engines import cuda, matching, options, registry
 from specedge.engines.base import Engine
-from specedge.errors import EngineError, OptionError, one_line
+from specedge.errors import EngineError, OptionError, PlanError, one_line
 from specedge.memory import DEVICE_RESERVE, Room
 from specedge.probe import fingerprint
 from specedge.system_memory import available_bytes
@@ -42,13 +42,17 @@ class Opener:
     def __post_init__(self) -> None:
         matching.check(matching.checked(self.engine), self.bundle.manifest.target)
         if self.draft_engine is not None:
-            name, spec = matching.checked(self.draft_engine), self.bundle.manifest.draft
+            name = matching.checked(self.draft_engine, "draft_engine")
+            spec = self.bundle.manifest.draft
             if spec is None:
                 raise OptionError(
                     f"draft_engine: {self.draft_engine} is given, but the bundle has no draft "
                     "model; leave it out, or export with a [draft]"
                 )
-            matching.check(name, spec)
+            try:
+                matching.check(name, spec)
+            except EngineError as error:
+                raise EngineError(matching.of_draft(str(error))) from None
         names = {self.target_name, self.draft_name}
         options.check({n: said for n, said in self.bundle.manifest.engines.items() if n in names})
         if self.threads is not None and names <= set(matching.PLANNED):
@@ -110,15 +114,27 @@ class Opener:
         )
 
     def draft(self) -> Engine | str:
-        """The draft's engine, or in one line why it cannot be had."""
+        """The draft's engine, or in one line why it cannot be had.
+
+        Raises:
+            EngineError: it cannot be had, and its engine was named. Want of memory is no error:
+                the next run may have more.
+        """
         spec, context = self.bundle.manifest.draft, self.draft_context
         if spec is None or context is None:
             return "no draft model in the bundle"
         try:
             # a draft is a guess, whichever kernel made it: the narrow one is cheaper
             return self._open(self.draft_name, spec, context, exact=False, takes_turns=True)
-        except (EngineError, MemoryError) as error:
+        except MemoryError as error:
             return one_line(error)
+        except EngineError as error:
+            why = matching.of_draft(one_line(error))
+            if self.draft_engine is None:
+                return why
+            remedy = "" if "--draft-engine" in why else "; choose another --draft-engine"
+            kind = PlanError if isinstance(error, PlanError) else EngineError
+            raise kind(f"the draft model cannot be loaded: {why}{remedy}") from error
 
     def _open(
         self, name: str, spec: GraphSpec, context: int, *, exact: bool, takes_turns: bool

@@ -57,15 +57,20 @@ def make(
         force: build what could be kept, too.
 
     Raises:
-        EngineError: the library is not installed, or no GPU and no capability is named.
+        EngineError: no GPU and no capability is named, or the library is not installed.
         PlanError: as `building.build`; a draft that is not there.
     """
-    library = libraries.load(backend)
     ordinal = Settings.checked(backend, bundle.manifest.engines.get(backend)).device
+    graphs = _graphs(bundle, role)
+    # before the library: without a GPU there may be nothing to install it for
+    devices = _devices(backend, capabilities, ordinal)
+    library = libraries.load(backend)
+    if backend == "tensorrt":
+        Cuda(ordinal)  # makes it current: TensorRT builds on the current device
     wanted = [
         _key(bundle, spec, library.version, backend, device, context, tune_for)
-        for spec in _graphs(bundle, role)
-        for device in _devices(backend, capabilities, ordinal)
+        for spec in graphs
+        for device in devices
     ]
     for spec, key in wanted:
         library.check_capability(key.compute_capability)
@@ -116,7 +121,6 @@ def _devices(
     high, low = found.capability
     if backend == "tensorrt-rtx":
         return [(10 * high + low, None)]
-    Cuda(ordinal)  # makes it current: TensorRT builds on the current device
     return [(10 * high + low, found.name)]
 
 

@@ -100,7 +100,12 @@ def probe(
     bundle = Bundle.open(path)
     rows = checked_context(context, bundle.manifest)
     check_threads(threads)
-    checked_proposers(bundle.manifest.speculation.proposers)
+    names = checked_proposers(bundle.manifest.speculation.proposers)
+    if draft_engine is not None and bundle.manifest.draft is not None and "draft" not in names:
+        raise OptionError(
+            f"draft_engine: {draft_engine} is given, but draft is not among the proposers "
+            f"({', '.join(names) or 'none'}) of the bundle; leave it out"
+        )
     every = builtin() if prompts is None else read(Path(prompts))
     workloads = _asked(every, classes)
     opener = Opener(bundle, engine, threads, rows, exact, draft_engine)
