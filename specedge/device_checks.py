@@ -88,12 +88,11 @@ def _onnxruntime(device: cuda.Device | None) -> Iterable[Row]:
     built, troubles = said
     for name, trouble in zip(("cuda", "ort-tensorrt"), troubles, strict=True):
         why, _, remedy = (trouble or "").partition("; ")
-        if why and name == "ort-tensorrt" and version("tensorrt") is None:
-            yield Row(f"engine {name}", "ok", f"not usable: {why}")
+        if device is None:
+            here = "" if why else "; its libraries are here"
+            yield Row(f"engine {name}", "ok", f"not usable: no GPU{here}")
         elif why:
             yield Row(f"engine {name}", "warn", why, remedy)
-        elif device is None:
-            yield Row(f"engine {name}", "ok", "its libraries are here, and no GPU")
         elif built and device.cuda[0] < built[0]:
             found = f"ONNX Runtime is built for CUDA {built[0]}.{built[1]}, the driver is older"
             yield Row(f"engine {name}", "warn", found, "update the NVIDIA driver")

@@ -40,6 +40,7 @@ EXTRAS = {
     "optimum": ("optimum", "optimum-onnx", "transformers", "torch"),
     "triton": ("tritonclient",),
 }
+ONLY_ON_GPU = ("tensorrt",)  # of these; TensorRT-RTX builds plans without one
 _NEEDED = {
     "export": "to export",
     "guidance": "for structured output",
@@ -115,7 +116,7 @@ def check_runtime() -> Iterable[Row]:
         return
     if len(installed) > 1:
         remedy = f"pip uninstall -y {' '.join(installed)}; then pip install "
-        again = "gpu" if "onnxruntime-gpu" in installed else "cpu"
+        again = "gpu" if "onnxruntime-gpu" in installed and _has_gpu() else "cpu"
         yield Row("onnxruntime", "fail", f"several: {names}", f'{remedy}"specedge[{again}]"')
         return
     (name,) = installed
@@ -154,10 +155,18 @@ def _providers(distribution: str) -> Row:
     return Row("providers", "ok", found)
 
 
+def _has_gpu() -> bool:
+    from specedge.engines import cuda  # and nothing of it for a fingerprint
+
+    return isinstance(cuda.find(), cuda.Device)
+
+
 def check_extras() -> Iterable[Row]:
     for extra, names in EXTRAS.items():
         missing = [name for name in names if version(name) is None]
-        if missing:
+        if missing and extra in ONLY_ON_GPU and not _has_gpu():
+            yield Row(f"[{extra}]", "ok", "not installed; of no use without a GPU")
+        elif missing:
             found = f"not installed: {', '.join(missing)}"
             needed = _NEEDED[extra]
             yield Row(f"[{extra}]", "warn", found, f'{needed}: pip install "specedge[{extra}]"')

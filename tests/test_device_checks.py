@@ -63,7 +63,8 @@ def test_a_gpu_that_others_fill_is_a_warning(machine):
         (H200, (None, (None, None)), "ok", "ok"),
         (H200, ((14, 0), (None, None)), "warn", "warn"),
         (H200, ((13, 0), ("needs libcublas.so.13; install it", None)), "warn", "ok"),
-        (H200, ((13, 0), (None, "needs libnvinfer.so.10; get it")), "ok", "ok"),
+        (H200, ((13, 0), (None, "needs libnvinfer.so.10; get it")), "ok", "warn"),
+        (NO_DRIVER, ((13, 0), ("needs libcublas.so.13; install it",) * 2), "ok", "ok"),
         (H200, "importing the libraries of cuda: exit -6", "warn", None),
     ],
 )
@@ -74,6 +75,13 @@ def test_each_engine_of_onnxruntime_is_looked_at(machine, device, ort, cuda_row,
     assert statuses.get("engine ort-tensorrt") == tensorrt_row
     for row in rows.values():
         assert bool(row.remedy) == (row.status != "ok")
+
+
+def test_without_a_gpu_an_engine_is_unusable_for_that_and_for_nothing_else(machine):
+    lacks = ((13, 0), (None, "needs libnvinfer.so.10; get it"))
+    rows = machine(NO_DRIVER, ["onnxruntime-gpu"], ort=lacks)
+    assert rows["engine ort-tensorrt"] == Row("engine ort-tensorrt", "ok", "not usable: no GPU")
+    assert rows["engine cuda"].found == "not usable: no GPU; its libraries are here"
 
 
 def test_tensorrt_that_onnxruntime_cannot_use_is_a_warning_where_it_is_installed(machine):

@@ -10,7 +10,10 @@ import pytest
 from commands import runner
 from machines import CPU, FakeNvml, install, put, zone
 from specedge import doctor
+from specedge.engines import cuda
 
+GPU = cuda.Device("NVIDIA H200", (9, 0), 143 << 30, (13, 0))
+NEEDS = "for --engine tensorrt"
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -47,6 +50,25 @@ def test_two_runtimes_are_a_failure_with_the_way_out(installed):
     assert row.status == "fail"
     assert row.found == "several: onnxruntime 1.32.0, onnxruntime-gpu 1.31.0"
     assert row.remedy.startswith("pip uninstall -y onnxruntime onnxruntime-gpu; then")
+
+
+@pytest.mark.parametrize(("device", "extra"), [(GPU, "gpu"), ("no driver; install it", "cpu")])
+def test_of_two_runtimes_the_one_for_this_machine_is_kept(installed, monkeypatch, device, extra):
+    monkeypatch.setattr(cuda, "find", lambda ordinal=0: device)
+    installed(onnxruntime="1.32.0", onnxruntime_gpu="1.31.0")
+    (row,) = doctor.check_runtime()
+    assert row.remedy.endswith(f'pip install "specedge[{extra}]"')
+
+
+def test_an_extra_for_a_gpu_is_missed_only_where_there_is_one(installed, monkeypatch):
+    installed()
+    monkeypatch.setattr(cuda, "find", lambda ordinal=0: "no driver; install it")
+    row = rows(doctor.check_extras)["[tensorrt]"]
+    assert row == doctor.Row("[tensorrt]", "ok", "not installed; of no use without a GPU")
+    assert rows(doctor.check_extras)["[tensorrt-rtx]"].status == "warn"  # builds without one
+    monkeypatch.setattr(cuda, "find", lambda ordinal=0: GPU)
+    row = rows(doctor.check_extras)["[tensorrt]"]
+    assert (row.status, row.remedy) == ("warn", f'{NEEDS}: pip install "specedge[tensorrt]"')
 
 
 @pytest.mark.parametrize(
