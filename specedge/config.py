@@ -34,7 +34,7 @@ from specedge.contract import (
     Precision,
     SamplingDefaults,
 )
-from specedge.engines.matching import ON_GPU
+from specedge.engines.matching import ON_GPU, nearest
 from specedge.errors import ConfigError
 from specedge.limits import MARGIN, MAX_VERIFY, shown
 from specedge.memory import MIN_CONTEXT, parse_size
@@ -183,8 +183,8 @@ class Config(_Section):
             raise ValueError("expected sections, as in [engines.cuda]")
         for name, options in value.items():
             if name not in ENGINES:
-                near = difflib.get_close_matches(str(name), ENGINES, n=1)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                near = nearest(str(name))
+                hint = f"did you mean {near!r}? " if near in ENGINES else ""
                 raise ValueError(f"no engine {name!r}; {hint}(known: {', '.join(ENGINES)})")
             if not isinstance(options, dict):
                 raise ValueError(f"{name} is a value; expected a section, as in [engines.{name}]")

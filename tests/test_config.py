@@ -122,6 +122,7 @@ def test_a_missing_config_lists_the_shipped_ones(tmp_path, monkeypatch):
         ("[export]\nfrontend = 'torch'\n", r"frontend = 'torch': expected 'native' or 'optimum'"),
         ("[engines]\ncuda = 1\n", r"cuda is a value; expected a section, as in \[engines\.cuda\]"),
         ("[engines.gpu]\nx = 1\n", r"no engine 'gpu'; .*known: cpu, cuda"),
+        ("[engines.trt]\nx = 1\n", r"no engine 'trt'; did you mean 'tensorrt'\? \(known: cpu,"),
         ("[engines.cuda]\nx = [1]\n", r"\[engines\.cuda\] x = \[1\]: expected text"),
         ("[export]\nmemory_budget = '6 giga'\n", r"memory_budget = '6 giga': .*not a size; write"),
         ("[export]\nmemory_budget = 0\n", r"memory_budget = 0: .*above zero"),

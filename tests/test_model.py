@@ -11,7 +11,7 @@ import pytest
 
 import specedge
 from specedge.acceptance import Verdict
-from specedge.engines import registry
+from specedge.engines import cuda, registry
 from specedge.errors import (
     BundleError,
     BusyError,
@@ -631,8 +631,26 @@ def test_an_altered_bundle_does_not_load_unless_told_not_to_look(tiny_bundle):
 
 
 def test_an_unknown_engine_is_refused_with_the_nearest(tiny_bundle):
-    with pytest.raises(EngineError, match=r"there are auto, cpu, .*fake: did you mean fake\?"):
+    with pytest.raises(EngineError, match=r"there are auto, .*rtx: did you mean fake\?"):
         specedge.load(tiny_bundle, engine="fakes")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        *(("gpu", "cuda"), ("GPU", "cuda"), ("nvidia", "cuda"), ("cuda12", "cuda")),
+        *(("trt", "tensorrt"), ("rtx", "tensorrt-rtx"), ("TensorRT", "tensorrt")),
+        *(("onnxruntime", "cpu"), ("cpus", "cpu"), ("xyz", None)),
+    ],
+)
+def test_an_engine_by_another_name_is_understood_and_that_for_tests_is_not_offered(
+    tiny_bundle, said, meant
+):
+    with pytest.raises(EngineError) as error:
+        specedge.load(tiny_bundle, engine=said)
+    hint = "choose one of them" if meant is None else f"did you mean {meant}?"
+    listed = "auto, cpu, cuda, ort-tensorrt, tensorrt, tensorrt-rtx"
+    assert str(error.value) == f"engine: no engine {said!r}; there are {listed}: {hint}"
 
 
 def test_a_missing_runtime_and_two_of_them_are_told_apart(tiny_bundle, monkeypatch):
@@ -642,8 +660,12 @@ def test_a_missing_runtime_and_two_of_them_are_told_apart(tiny_bundle, monkeypat
     with pytest.raises(EngineError, match=r"not installed; install specedge\[cpu\]"):
         specedge.load(tiny_bundle, engine="cpu")
     monkeypatch.setattr(registry, "_installed", lambda name: True)
-    with pytest.raises(EngineError, match="both installed and overwrite each other"):
-        check_onnxruntime()
+    gpu = cuda.Device("NVIDIA H200", (9, 0), 1, (13, 0))
+    for device, extra in ((gpu, "gpu"), ("no driver; install it", "cpu")):
+        monkeypatch.setattr(cuda, "find", lambda ordinal=0, found=device: found)
+        with pytest.raises(EngineError, match="both installed and overwrite each other") as error:
+            check_onnxruntime()
+        assert str(error.value).endswith(f"then install specedge[{extra}]")
 
 
 def test_the_fake_engine_of_a_bundle_follows_the_rule_in_its_graph_file(tmp_path):

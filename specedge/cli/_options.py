@@ -37,8 +37,8 @@ _ENGINES = (
         "--engine",
         default="auto",
         metavar="NAME",
-        help="What executes the graphs: auto or cpu, cuda, ort-tensorrt, tensorrt, tensorrt-rtx, "
-        "or fake.",
+        help="What executes the graphs: auto or cpu, cuda, ort-tensorrt, tensorrt, or "
+        "tensorrt-rtx.",
     ),
     click.option(
         "--draft-engine",
