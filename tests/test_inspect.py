@@ -77,8 +77,11 @@ def test_graphs_say_what_engines_and_devices_ask_about(said: Callable[..., Said]
 
 def test_what_is_not_there_takes_no_room(said: Callable[..., Said], tmp_path: Path):
     _, out, _ = said("inspect", str(write_bundle(tmp_path / "alone")))
-    for absent in ("taps", "options of engines", "plans"):
+    for absent in ("taps", "options of engines", "plans\n"):
         assert absent not in out
+    titles = ["graphs", "error of quantised weights", "sources", "memory plan", "defaults", "files"]
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert [line for line in lines if line in titles] == titles  # wider than its table or not
 
 
 def test_proposers_are_those_that_the_bundle_can_run(said: Callable[..., Said], tmp_path: Path):

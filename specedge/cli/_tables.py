@@ -57,14 +57,24 @@ def _print(console: Console, tables: Iterable[Table]) -> None:
 
 def narrow(title: str) -> Table:
     """An empty table for a terminal of 80 columns, its title on one line."""
-    line = Text(title, no_wrap=True, overflow="ignore")  # else it is folded at the table's width
-    return Table(title=line, title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    return Table(
+        title=_line(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+
+
+def _line(title: str) -> Text:
+    """A title on one line; else it is folded at its table's width."""
+    return Text(title, no_wrap=True, overflow="ignore")
 
 
 def pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
     """Names and what they are; `title` may be empty."""
     table = Table(
-        title=title or None, title_justify="left", show_header=False, box=None, pad_edge=False
+        title=_line(title) if title else None,
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
     )
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
