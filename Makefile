@@ -70,9 +70,10 @@ verify-full: $(DEVELOPS)
 	$(BIN)/python bench/verify_full.py --output docs/equality.md
 	$(BIN)/python bench/coupled.py --output docs/coupled.md
 
-# ONNXRUNTIME_GPU=wheel or its folder: in pieces beside the kit
+# ONNXRUNTIME_GPU=wheel or its folder: in pieces beside the kit; GPU_PYTHON=3.11: the box's Python
 gpu-bundle: $(RUNS)
-	$(BIN)/python bench/gpu_kit.py build/gpu-kit $(addprefix --with-onnxruntime-gpu ,$(ONNXRUNTIME_GPU))
+	$(BIN)/python bench/gpu_kit.py build/gpu-kit \
+		$(addprefix --with-onnxruntime-gpu ,$(ONNXRUNTIME_GPU)) $(addprefix --python ,$(GPU_PYTHON))
 
 clean:
 	rm -rf build dist bundles .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

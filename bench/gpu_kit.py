@@ -29,13 +29,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpu.pieces import CHUNK, KitError, replace, sha256, split
+from gpu.sources import CONFIG, EMBEDDING, LAYERS, of_config, truncate
 
 HERE = Path(__file__).resolve().parent
 MB = 1_000_000
 LIMIT_MB = 64
 PIECE_MB = 59
-CONFIG = "smollm2"  # names the source and its sha256
-LAYERS = 16
 PROMPTS = ("edit_60_lines.md", "chat.md")
 WHEELS = (
     *("annotated-types", "click", "gguf", "jinja2", "markdown-it-py", "markupsafe", "mdurl"),
@@ -92,48 +91,6 @@ def check_weight(sizes: dict[str, int], limit: int) -> int:
     return total
 
 
-def truncate(source: Path, output: Path, layers: int, embedding: str = "keep") -> None:
-    """Write the first `layers` blocks of a GGUF file; blocks stay as they are stored.
-
-    Args:
-        embedding: a quantisation type by gguf's name that the embedding table is packed to, or
-            "keep".
-
-    Raises:
-        KitError: the file has fewer layers than asked for.
-    """
-    import gguf
-
-    reader = gguf.GGUFReader(source)
-    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
-    architecture = fields.pop("general.architecture").contents()
-    has = fields[f"{architecture}.block_count"].contents()
-    if not 1 <= layers <= has:
-        raise KitError(f"{source}: expected 1..{has} layers, found {layers}; lower --layers")
-
-    def write(path: Path) -> None:
-        writer = gguf.GGUFWriter(path, architecture)
-        for name, field in fields.items():
-            value = layers if name == f"{architecture}.block_count" else field.contents()
-            inner = field.types[1] if len(field.types) > 1 else None
-            writer.add_key_value(name, value, field.types[0], sub_type=inner)
-        for tensor in reader.tensors:
-            data, kind = tensor.data, tensor.tensor_type
-            if tensor.name.startswith("blk.") and int(tensor.name.split(".")[1]) >= layers:
-                continue
-            if tensor.name == "token_embd.weight" and embedding != "keep":
-                kind = gguf.GGMLQuantizationType[embedding]
-                values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-                data = gguf.quants.quantize(values, kind)
-            writer.add_tensor(tensor.name, data, raw_dtype=kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-
-    replace(output, write)
-
-
 def compress(path: Path) -> Path:
     """Replace a file by its gzip, which takes 8 % off quantised weights."""
     packed = path.with_name(path.name + ".gz")
@@ -188,21 +145,6 @@ def _pip(verb: str, *options: str) -> None:
         raise KitError(f"pip {verb}: {said[-1]}; check the package index")
 
 
-def _source() -> Path:
-    """The whole GGUF file out of the cache; fetched if absent."""
-    from specedge.config import load_config
-    from specedge.export.sources import open_source
-    from specedge.export.sources.cache import cache_folder, cached
-    from specedge.progress import Silent
-
-    target = load_config(CONFIG).target
-    open_source(target.source, sha256=target.sha256).tensors.close()
-    found = cached(cache_folder(), target.source, Silent())
-    if found is None:
-        raise KitError(f"{target.source}: expected it in the cache; give --source FILE.gguf")
-    return Path(found.path)
-
-
 def make(given: argparse.Namespace) -> Iterator[str]:
     """Write the kit; yields what a person should know. Raises KitError."""
     output: Path = given.output
@@ -216,7 +158,7 @@ def make(given: argparse.Namespace) -> Iterator[str]:
         (staging / "prompts").mkdir()
         for name in PROMPTS:
             shutil.copy(HERE / "prompts" / name, staging / "prompts")
-        source = _source() if given.source is None else given.source
+        source = of_config(CONFIG) if given.source is None else given.source
         truncate(source, staging / "model.gguf", given.layers, given.embedding)
         compress(staging / "model.gguf")
         if not given.no_wheels:
@@ -277,7 +219,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("output", type=Path, metavar="OUT")
     parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--embedding", default="Q4_0", help="how its table is packed, or keep")
+    parser.add_argument("--embedding", default=EMBEDDING, help="how its table is packed, or keep")
     parser.add_argument("--source", type=Path, metavar="FILE.gguf", help="instead of SmolLM2's")
     parser.add_argument("--python", default="3.12", help="of the box")
     parser.add_argument("--no-wheels", action="store_true", help="for a box that has specedge")
@@ -288,10 +230,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    from specedge.errors import SpecedgeError
+
     try:
         for line in make(parse(argv)):
             print(line)
-    except KitError as error:
+    except (KitError, SpecedgeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

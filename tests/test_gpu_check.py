@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +19,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 import gpu_check
-from gpu import box, cases, fast, planning, report, right, shape
+from gpu import box, cases, fast, planning, report, right, shape, sources
 from gpu.running import Running, Stage
+
+from specedge.engines.base import Scored
 
 TINY = shape.SMALL | {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 512}
 HERE: dict[str, object] = {  # a box with everything
@@ -425,3 +428,245 @@ def test_cases_of_one_name_are_one_bundle():
     for case in (*cases.ON_CPU, *cases.ON_GPU):
         made_of = (case.lowering, case.precision, case.activations, case.draft)
         assert bundles.setdefault(case.name, made_of) == made_of
+
+
+# --- what is said ---------------------------------------------------------------------------------
+
+MEGABYTE = 1 << 20
+TAKES = """
+import subprocess, sys, time
+code = "import time; x = bytearray(90 << 20); time.sleep(2)"
+children = [subprocess.Popen([sys.executable, "-c", code], start_new_session=n > 0) for n in (0, 1)]
+for child in children:
+    child.wait()
+"""
+
+
+def test_the_memory_of_a_stage_is_that_of_all_its_processes_together(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(TAKES)
+    said, _ = Running(Stage("export", "export", 30, {}), 30, script, tmp_path).finish()
+    assert said["status"] == "done"
+    assert 2 * 90 * MEGABYTE / 1e6 < said["peak_rss_mb"] < 2 * 90 * MEGABYTE / 1e6 + 100
+
+
+def test_without_specedge_one_line_says_what_is_missing_and_how_it_is_found(tmp_path):
+    bench = Path(gpu_check.__file__).parent
+    shutil.copy(bench / "gpu_check.py", tmp_path)
+    shutil.copytree(bench / "gpu", tmp_path / "gpu")
+    command = [sys.executable, "-S", "gpu_check.py", "--source", "smollm2"]
+
+    def said():
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+        )
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.count("\n") == 1
+        assert done.stderr.startswith("error: specedge, ")
+        return done.stderr
+
+    assert "make install" in said()
+    (tmp_path / "kit.json").touch()
+    assert "--target site wheels/*.whl, and then run PYTHONPATH=site python3" in said()
+    (tmp_path / "site").mkdir()
+    assert "; run PYTHONPATH=site python3 gpu_check.py" in said()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file"),
+        ("{", "Expecting"),
+        ('{"name": "x"}', "expected a result of gpu_check.py of schema 1"),
+        ("[1]", "expected a result of gpu_check.py of schema 1"),
+        ('{"schema": 1, "box": {}}', "a part is missing"),
+        ('{"schema": 1, "box": {}, "records": [3], "stages": [], "provider": "cpu"}', "a part"),
+    ],
+)
+def test_what_is_no_result_is_not_shown_and_one_line_says_so(text, reason, tmp_path, capsys):
+    path = tmp_path / "other.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        gpu_check.main(["--show", str(path)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"error: --show: {path}: {reason}")
+
+
+def test_places_that_cannot_be_written_are_refused_before_anything_runs(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    for wrong in (
+        ["--json", str(tmp_path / "none" / "out.json")],
+        ["--json", str(tmp_path)],
+        ["--work", str(tmp_path / "file")],
+        ["--work", str(tmp_path / "file" / "below")],
+        ["--minutes", "nan"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            gpu_check.main(["--source", str(tmp_path), *wrong])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"error: {wrong[0]}")
+        assert said.count("\n") == 1
+
+
+def test_a_damaged_model_is_one_line(tmp_path, capsys):
+    (tmp_path / "model.gguf.gz").write_bytes(b"no gzip")
+    assert gpu_check.main(["--source", str(tmp_path / "model.gguf.gz")]) == 3
+    said = capsys.readouterr().err
+    assert said.startswith("error: source ")
+    assert said.count("\n") == 1
+
+
+def test_a_config_is_what_a_kit_has_of_its_model(tmp_path, monkeypatch):
+    import gpu_kit
+
+    from gguf_writing import write
+
+    whole = write(tmp_path / "whole.gguf")
+    monkeypatch.setattr(sources, "of_config", lambda name: whole)
+    monkeypatch.setattr(sources, "LAYERS", 1)
+    monkeypatch.chdir(tmp_path)
+    taken = []
+    monkeypatch.setattr(gpu_check, "check", lambda given, source, work: taken.append(source) or {})
+    monkeypatch.setattr(gpu_check, "render", str)
+    monkeypatch.setattr(gpu_check, "verdict", lambda result: 0)
+    assert gpu_check.main(["--source", "smollm2", "--work", str(tmp_path / "work")]) == 0
+    gpu_kit.truncate(whole, tmp_path / "cut.gguf", 1, gpu_kit.EMBEDDING)
+    assert taken[0].read_bytes() == (tmp_path / "cut.gguf").read_bytes()
+
+
+def test_help_speaks_in_words(capsys):
+    with pytest.raises(SystemExit):
+        gpu_check.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "[default: 7.7, or 25 with --provider cpu]" in said
+    assert "{'" not in said
+
+
+def test_a_reason_is_given_once_and_then_said_where_it_stands(capsys):
+    why = "the driver is not installed here; " + "and a person can do a lot about it " * 4
+    found = HERE | {"gpu": {"missing": why}}
+    stages = [vars(stage) | {"status": "skipped", "seconds": 0.0} for stage in plan(found)]
+    stages = [{**stage, "reason": stage["skip"] or ""} for stage in stages]
+    broken = "the runtime has ended in a way that it tells at length"
+    record = {"stage": "logits cuda", "kind": "logits", "status": "refused", "figures": {}}
+    records = [record | {"case": case, "reason": broken} for case in ("a", "b", "c")]
+    result = {"box": found, "stages": stages, "records": records, "provider": "gpu"}
+    said = report.render(result)
+    assert said.count(why.strip()) == 1
+    assert said.count("no GPU: see gpu, above") == len(box.ENGINES)
+    assert said.count(broken) == 1
+    assert said.count("see logits cuda a, above") == 2
+    reasons = report.Reasons(found)
+    for stage in stages:
+        report.tell(stage, [], reasons)
+    assert why.strip() not in capsys.readouterr().err
+
+
+def test_of_one_sample_no_range_is_shown():
+    def point(n, calls):
+        return {"N": n, "past": 8, "calls": calls, "ms": 2.0, "low_ms": 1.5, "high_ms": 2.5}
+
+    figures = {"points": [point(1, 1), point(2, 3)]}
+    (row,) = report._curve_rows({"engine": "cuda", "case": "a", "figures": figures})
+    assert (row["N=1"], row["N=2"]) == ("2.00", "2.00 (1.50 to 2.50)")
+    figures = {"way": "plain", "tokens_per_second": 1.0, "acceptance_length": None}
+    figures |= {"ratio": 1.2, "ratio_low": 1.1, "ratio_high": 1.3, "outside_us": 1.0}
+    for runs, shown in ((1, "1.20"), (2, "1.20 (1.10 to 1.30)")):
+        record = {"engine": "cuda", "case": "a", "figures": figures | {"runs": runs}}
+        assert report._speed_row(record)["over plain"] == shown
+
+
+def test_what_engines_note_and_what_they_allocated_is_in_the_report():
+    figures = {"error": 0.0, "bound": 1.0, "notes": ["no graph of width 3"], "engine_mb": 12.3}
+    record = {"stage": "logits tensorrt", "kind": "logits", "status": "passed", "reason": ""}
+    records = [record | {"case": case, "figures": figures, "engine": "tensorrt"} for case in "ab"]
+    said = report.render({"box": {}, "stages": [], "records": records, "provider": "gpu"})
+    assert said.count("no graph of width 3") == 1
+    assert "logits tensorrt a  no graph of width 3" in said
+    assert "of the engine" in said
+    assert "12" in said
+
+
+# --- CUDA graphs ----------------------------------------------------------------------------------
+
+
+class Replaying:
+    """An engine whose second and later calls of a width are answered as the first was."""
+
+    notes = ("a note",)
+    device_bytes = 3_000_000
+
+    def __init__(self, inner, stale=False):
+        self._inner, self._stale, self._kept = inner, stale, {}
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def forward(self, slot, tokens, n_cached, rows):
+        scored = self._inner.forward(slot, tokens, n_cached, rows)
+        if not self._stale:
+            return scored
+        mine = Scored(scored.greedy_ids.copy(), scored.logits.copy(), scored.run_ms)
+        return self._kept.setdefault((len(tokens), rows), mine)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Every engine is the CPU's; yields the options that were asked for, and which are stale."""
+    from specedge.engines import registry
+
+    real, asked, stale = registry.create, [], []
+
+    def create(name, path, spec, options=None):
+        asked.append((path.name, options))
+        return Replaying(real("cpu", path, spec), stale=options in stale)
+
+    monkeypatch.setattr(registry, "create", create)
+    return asked, stale
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "said"),
+    [
+        ("cuda", {"enable_cuda_graph": True}, "CUDA graphs"),
+        ("tensorrt", {"cuda_graphs": False}, "no CUDA graphs"),
+        ("tensorrt-rtx", {"cuda_graphs": False}, "no CUDA graphs"),
+    ],
+)
+def test_an_engine_is_checked_and_timed_with_cuda_graphs_and_without(
+    checked, work, on_cpu, engine, options, said
+):
+    asked, _ = on_cpu
+    for kind in ("logits", "curves"):
+        asked.clear()
+        records = ask(work, kind, "ort-fp32", "std-fp32", engine=engine, seconds=0.2)
+        assert asked == [("ort-fp32", None), ("std-fp32", None), ("std-fp32", options)]
+        assert [r["case"] for r in records] == ["ort-fp32", "std-fp32", f"std-fp32, {said}"]
+        for record in records:
+            assert record["status"] == ("passed" if kind == "logits" else "measured")
+            assert record["figures"]["notes"] == ["a note"]
+            assert record["figures"]["engine_mb"] == 3
+
+
+def test_a_graph_that_answers_with_an_earlier_call_fails_the_check(checked, work, on_cpu):
+    options = {"enable_cuda_graph": True}
+    on_cpu[1].append(options)
+    eager, replayed = ask(work, "logits", "std-fp32", engine="cuda")
+    assert eager["status"] == "passed"
+    assert replayed["status"] == "failed"
+    assert replayed["reason"] == "the logits are not those of the CPU"
+
+
+def test_the_options_of_cuda_graphs_are_those_that_the_engines_take():
+    from specedge.engines import ort_options
+    from specedge.engines.trt import options
+
+    for engine, (_, said) in cases.CAPTURED.items():
+        if engine == "cuda":
+            assert ort_options.split("cuda", said).provider == {"enable_cuda_graph": "1"}
+        else:
+            assert said.keys() <= options._KINDS.keys()

@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 import gpu_kit
-from gpu import pieces
+from gpu import pieces, sources
 from gpu.pieces import KitError
 
 from gguf_writing import LAYERS, VOCAB, weights, write
@@ -172,3 +172,43 @@ def test_a_wheel_travels_in_pieces_beside_the_kit(source, tmp_path, cut, capsys)
     assert "3 in this one" in (tmp_path / "kit" / "README.md").read_text()
     assert "to travel apart" in capsys.readouterr().out
     assert pieces.join(tmp_path / "kit-pieces", tmp_path).read_bytes() == wheel.read_bytes()
+
+
+@pytest.fixture
+def in_cache(source, tmp_path, monkeypatch):
+    """The config "smollm2" names a package that is in the cache; yields its file there."""
+    from specedge import config
+    from specedge.export.sources import cache
+
+    monkeypatch.setenv("SPECEDGE_CACHE", str(tmp_path / "cache"))
+    named = {"name": "x", "target": {"source": "package:tiny==1"}}
+    monkeypatch.setattr(config, "load_config", lambda name: config.Config.model_validate(named))
+    with cache.part_file(tmp_path / "cache", "package:tiny==1") as part:
+        part.write(source.read_bytes())
+        return cache.keep(tmp_path / "cache", "package:tiny==1", part).path
+
+
+def test_the_model_of_a_config_is_the_file_in_the_cache(in_cache, source):
+    found = sources.of_config("smollm2")
+    assert found == in_cache
+    assert found.read_bytes() == source.read_bytes()
+
+
+def test_a_model_that_cannot_be_had_is_one_line(tmp_path, capsys, monkeypatch):
+    from specedge import config
+
+    named = {"name": "x", "target": {"source": str(tmp_path / "none.gguf")}}
+    monkeypatch.setattr(config, "load_config", lambda name: config.Config.model_validate(named))
+    assert gpu_kit.main([str(tmp_path / "kit"), "--no-wheels"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_hands_on_the_python_of_the_box_and_the_wheel():
+    command = ["make", "-n", "gpu-bundle", "GPU_PYTHON=3.13", "ONNXRUNTIME_GPU=a.whl"]
+    said = subprocess.run(command, cwd=BENCH.parent, capture_output=True, text=True, check=True)
+    words = said.stdout.replace("\\\n", " ").split()
+    given = gpu_kit.parse(words[words.index("bench/gpu_kit.py") + 1 :])
+    assert (given.python, given.with_onnxruntime_gpu) == ("3.13", Path("a.whl"))

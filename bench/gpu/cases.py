@@ -17,6 +17,11 @@ from gpu.shape import draw_checkpoint
 
 PROMPTS = Path(__file__).resolve().parent.parent / "prompts"
 PLANNED = ("tensorrt", "tensorrt-rtx")  # run what `specedge build` made
+CAPTURED = {  # by engine: how it runs otherwise than by itself, CUDA graphs on or off
+    "cuda": ("CUDA graphs", {"enable_cuda_graph": True}),
+    "tensorrt": ("no CUDA graphs", {"cuda_graphs": False}),
+    "tensorrt-rtx": ("no CUDA graphs", {"cuda_graphs": False}),
+}
 
 
 @dataclass(frozen=True)
@@ -150,8 +155,27 @@ def folder(request: Json, case: Case) -> str:
     return str(Path(request["work"]) / case.name)
 
 
+def variants(case: Case, engine: str) -> list[tuple[str, Json | None]]:
+    """A case with CUDA graphs and without, where the engine has both: names and options."""
+    ways: list[tuple[str, Json | None]] = [(case.name, None)]
+    if engine in CAPTURED and case.lowering == "standard":
+        said, options = CAPTURED[engine]
+        ways.append((f"{case.name}, {said}", options))
+    return ways
+
+
+def noted(engine: Any) -> Json:
+    """What an engine says of how it runs, and what it allocated itself, where it says so."""
+    said: Json = {}
+    if notes := getattr(engine, "notes", ()):
+        said["notes"] = list(notes)
+    if (size := getattr(engine, "device_bytes", None)) is not None:
+        said["engine_mb"] = size / MB
+    return said
+
+
 def opened(
-    request: Json, case: Case, emit: Emit, options: dict[str, Any] | None = None
+    request: Json, case: Case, emit: Emit, options: Json | None = None, name: str = ""
 ) -> AbstractContextManager[Any]:
     """The stage's engine on a case, as `_recorded`; `options` in the runtime's own words."""
     from specedge.bundle import Bundle
@@ -162,7 +186,7 @@ def opened(
         spec = bundle.manifest.target
         return registry.create(request["engine"], bundle.path, spec, options=options)
 
-    return _recorded(case, emit, make)
+    return _recorded(name or case.name, emit, make)
 
 
 def desk(request: Json, case: Case, emit: Emit) -> AbstractContextManager[Any]:
@@ -170,12 +194,14 @@ def desk(request: Json, case: Case, emit: Emit) -> AbstractContextManager[Any]:
     from specedge.desk import Desk
 
     return _recorded(
-        case, emit, lambda: Desk(folder(request, case), engine=request["engine"], verify=False)
+        case.name,
+        emit,
+        lambda: Desk(folder(request, case), engine=request["engine"], verify=False),
     )
 
 
 @contextmanager
-def _recorded(case: Case, emit: Emit, make: Callable[[], Any]) -> Iterator[Any]:
+def _recorded(name: str, emit: Emit, make: Callable[[], Any]) -> Iterator[Any]:
     """What `make` opens; None, and a record that it was refused, where it does not open.
 
     A SpecedgeError of the block is a record that the case failed, and ends the block.
@@ -185,13 +211,13 @@ def _recorded(case: Case, emit: Emit, make: Callable[[], Any]) -> Iterator[Any]:
     try:
         made = make()
     except (SpecedgeError, MemoryError) as error:
-        emit(case=case.name, status="refused", reason=line(error))
+        emit(case=name, status="refused", reason=line(error))
         yield None
         return
     try:
         yield made
     except SpecedgeError as error:
-        emit(case=case.name, status="failed", reason=line(error))
+        emit(case=name, status="failed", reason=line(error))
     finally:
         made.close()
 

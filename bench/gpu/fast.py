@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu import shape
 from gpu.box import device_mb
-from gpu.cases import cases, desk, opened, prompts
+from gpu.cases import cases, desk, noted, opened, prompts, variants
 from gpu.running import Emit, Json
 
 
@@ -17,17 +17,20 @@ def curves(request: Json, emit: Emit) -> None:
     from specedge.probe.measuring import measure
 
     for case in cases(request, emit):
-        with opened(request, case, emit) as engine:
-            if engine is None:
-                continue
-            costs = measure(engine, budget_s=request["seconds"])
-            points = [
-                {"N": p.width, "past": p.past, "calls": p.count, "ms": p.ms}
-                | {"low_ms": p.low_ms, "high_ms": p.high_ms}
-                for p in costs.target.points
-            ]
-            figures = {"points": points, "passes": costs.passes, "runs_on": engine.description}
-            emit(case=case.name, status="measured", figures=figures | {"device_mb": device_mb()})
+        ways = variants(case, request["engine"])
+        for name, options in ways:
+            with opened(request, case, emit, options, name) as engine:
+                if engine is None:
+                    continue
+                costs = measure(engine, budget_s=request["seconds"] / len(ways))
+                points = [
+                    {"N": p.width, "past": p.past, "calls": p.count, "ms": p.ms}
+                    | {"low_ms": p.low_ms, "high_ms": p.high_ms}
+                    for p in costs.target.points
+                ]
+                figures = {"points": points, "passes": costs.passes, "runs_on": engine.description}
+                figures |= noted(engine) | {"device_mb": device_mb()}
+                emit(case=name, status="measured", figures=figures)
 
 
 def speed(request: Json, emit: Emit) -> None:

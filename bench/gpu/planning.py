@@ -20,7 +20,7 @@ SIZES: Json = {
     "tokens": 64,  # of an output
     "ks": [4, 8],
     "repeats": 5,
-    "seconds": 8,  # of each cost curve
+    "seconds": 8,  # of a case's cost curves
     "pasts": [128, 1024, 4000],  # of torch
     "samples": 50,
     "vocabularies": [49_152, 151_936],
@@ -106,15 +106,15 @@ class Planner:
         listed = [
             *self._bundles(),
             *self._each("build", "build", 120, self._cases, planned),
-            *self._each("logits", "logits", 60, self._cases),
+            *self._each("logits", "logits", 80, self._cases),
             *self._each("greedy", "greedy", 60, self._cases),
             *self._each("accept", "accept", 30, (), deciding),
         ]
         # from here on nothing runs beside what is timed
-        for kind, budget in (("curves", 50), ("speed", 60)):
+        for kind, budget in (("curves", 60), ("speed", 60)):
             listed += self._each(kind, kind, budget, self._cases, needs=LARGE)
         listed += self._each("large build", "build", 120, self._large, planned, needs=LARGE)
-        return listed + self._each("large curves", "curves", 60, self._large, needs=LARGE)
+        return listed + self._each("large curves", "curves", 80, self._large, needs=LARGE)
 
     def _bundles(self) -> list[Stage]:
         source, work = self._asked.source, self._asked.work

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu.running import Json
 
+SHORT = 30  # characters; a reason of no more is no shorter when another place is named
 COLUMNS = (1, 2, 4, 5, 8, 16)  # N of a table; the JSON has all
 VERDICTS = {
     0: "every correctness part that ran has passed",
@@ -29,13 +30,36 @@ def verdict(result: Json) -> int:
     return 0 if any(record["status"] == "passed" for record in records) else 3
 
 
-def tell(stage: Json, records: Sequence[Json]) -> None:
+class Reasons:
+    """A reason is given once; after that it is said where it stands.
+
+    Args:
+        found: what the box has. What is missing there has been described already.
+    """
+
+    def __init__(self, found: Json) -> None:
+        self._given: dict[str, str] = {}
+        for name, part in found.items():
+            if isinstance(part, dict) and "missing" in part:
+                self._given.setdefault(part["missing"], name)
+
+    def once(self, reason: str, where: str) -> str:
+        """`reason`, without what has been given before."""
+        for given, place in self._given.items():
+            if given in reason and len(given) > SHORT:
+                return reason.replace(given, f"see {place}, above")
+        self._given.setdefault(reason, where)
+        return reason
+
+
+def tell(stage: Json, records: Sequence[Json], reasons: Reasons) -> None:
     """One line of progress."""
     counts = {status: 0 for status in ("passed", "failed", "measured", "refused", "skipped")}
     for record in records:
         counts[record["status"]] += 1
     said = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    line = f"{stage['seconds']:6.1f} s  {stage['name']}: {stage['status']} {stage['reason']}"
+    line = f"{stage['seconds']:6.1f} s  {stage['name']}: {stage['status']}"
+    line += f" {reasons.once(stage['reason'], stage['name'])}"
     print(f"{line} {f'({said})' if said else ''}".rstrip(), file=sys.stderr, flush=True)
 
 
@@ -58,16 +82,27 @@ def _short(value: Any) -> str:
 
 def render(result: Json) -> str:
     """The whole result as text."""
-    records = result["records"]
+    records, reasons = result["records"], Reasons(result["box"])
     parts = [describe(result["box"])] if result["box"] else []
-    parts.append("\nstages\n" + _table([_stage_row(stage) for stage in result["stages"]]))
+    parts.append("\nstages\n" + _table([_stage_row(stage, reasons) for stage in result["stages"]]))
     right = [r for r in records if r["kind"] in CHECKED]
     if right:
-        parts.append("\nis it right\n" + _table([_right_row(record) for record in right]))
+        parts.append("\nis it right\n" + _table([_right_row(record, reasons) for record in right]))
     refused = [r for r in records if r["status"] == "refused" and r not in right]
     if refused:
-        rows = [{"stage": r["stage"], "case": r["case"], "refused": r["reason"]} for r in refused]
+        rows = [
+            {
+                "stage": r["stage"],
+                "case": r["case"],
+                "refused": reasons.once(r["reason"], _place(r)),
+            }
+            for r in refused
+        ]
         parts.append("\nrefused\n" + _table(rows))
+    notes = {note: _place(r) for r in reversed(records) for note in r["figures"].get("notes", ())}
+    if notes:
+        rows = [{"first said by": place, "note": note} for note, place in notes.items()]
+        parts.append("\nnotes of engines\n" + _table(rows[::-1]))
     points = [row for record in records for row in _curve_rows(record)]
     if points:
         title = "milliseconds of a call of N tokens: median (10 to 90 %)"
@@ -83,42 +118,54 @@ def render(result: Json) -> str:
     return "\n".join(parts)
 
 
-def _stage_row(stage: Json) -> Json:
+def _place(record: Json) -> str:
+    return f"{record['stage']} {record['case']}"
+
+
+def _stage_row(stage: Json, reasons: Reasons) -> Json:
     time_s = f"{stage['seconds']:.1f} of {stage['budget_s']:.0f} s"
-    peak, device = stage.get("peak_rss_mb"), stage.get("peak_device_mb")
     return {
         "stage": stage["name"],
         "status": stage["status"],
         "time": time_s,
-        "host MB": "" if peak is None else f"{peak:.0f}",
-        "device MB": "" if device is None else f"{device:.0f}",
-        "reason": stage["reason"],
+        "host MB": _whole(stage.get("peak_rss_mb")),
+        "device MB": _whole(stage.get("peak_device_mb")),
+        "reason": reasons.once(stage["reason"], stage["name"]),
     }
 
 
-def _right_row(record: Json) -> Json:
+def _right_row(record: Json, reasons: Reasons) -> Json:
     figures = record["figures"]
-    said = record["reason"]
+    said = reasons.once(record["reason"], _place(record))
     if "error" in figures:
         error = "of no number" if figures["error"] is None else f"{figures['error']:.2g}"
         said = f"error {error}, bound {figures['bound']:.2g} {said}"
     elif "rounds" in figures:
-        said = f"{figures['other_verdicts']} of {figures['rounds']} other; microseconds a round: "
-        said += (
-            f"{figures['device_us']:.0f} there, {figures['host_us']:.0f} here {record['reason']}"
+        said = (
+            f"{figures['other_verdicts']} of {figures['rounds']} other; microseconds a round: "
+            f"{figures['device_us']:.0f} there, {figures['host_us']:.0f} here {said}"
         )
     elif "runs" in figures:
         said = (
             f"{figures['equal']} of {figures['runs']} equal, {figures['proposed']} drafted {said}"
         )
-    device = figures.get("device_mb")
     return {
         "part": record["stage"],
         "case": record["case"],
         "status": record["status"],
-        "device MB": "" if device is None else f"{device:.0f}",
+        "device MB": _whole(figures.get("device_mb")),
+        "of the engine": _whole(figures.get("engine_mb")),
         "": said,
     }
+
+
+def _whole(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:.0f}"
+
+
+def _between(median: float, low: float, high: float, samples: int) -> str:
+    """A median with its range; of one sample there is none."""
+    return f"{median:.2f} ({low:.2f} to {high:.2f})" if samples > 1 else f"{median:.2f}"
 
 
 def _curve_rows(record: Json) -> Iterator[Json]:
@@ -130,8 +177,9 @@ def _curve_rows(record: Json) -> Iterator[Json]:
         for n in COLUMNS:
             row[f"N={n}"] = ""
             if n in at:
-                low, high = at[n]["low_ms"], at[n]["high_ms"]
-                row[f"N={n}"] = f"{at[n]['ms']:.2f} ({low:.2f} to {high:.2f})"
+                point = at[n]
+                low, high = point["low_ms"], point["high_ms"]
+                row[f"N={n}"] = _between(point["ms"], low, high, point["calls"])
         yield row
 
 
@@ -143,8 +191,9 @@ def _speed_row(record: Json) -> Json:
         "case": record["case"],
         "way": figures["way"],
         "tokens/s": f"{figures['tokens_per_second']:.1f}",
-        "over plain": f"{figures['ratio']:.2f} ({figures['ratio_low']:.2f} to "
-        f"{figures['ratio_high']:.2f})",
+        "over plain": _between(
+            figures["ratio"], figures["ratio_low"], figures["ratio_high"], figures["runs"]
+        ),
         "tokens a round": "" if length is None else f"{length:.2f}",
         "outside engines": f"{figures['outside_us']:.0f} us a round",
     }

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu.memory import Tree
+
 MB = 1_000_000
 POLL_S = 0.1
 LEAST_S = 1.0  # that a stage is started for
@@ -119,10 +121,12 @@ class Running:
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """To its end, or to that of its budget."""
         began, before, late = time.perf_counter(), self._free(), False
+        tree = Tree(process.pid)
         while process.poll() is None and not late:
             time.sleep(POLL_S)
             late = time.perf_counter() - began > self._budget_s
-            self._note("peak_rss_mb", _peak_rss_mb(process.pid))
+            tree.sample()
+            self._note("peak_rss_mb", tree.peak_bytes and tree.peak_bytes / MB)
             free = self._free()
             if free is not None and before is not None:
                 self._note("peak_device_mb", (before - free) / MB)
@@ -165,15 +169,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _peak_rss_mb(pid: int) -> float | None:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return None
-    peaks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(peaks[0]) * 1024 / MB if peaks else None
 
 
 def child(work: Callable[[Json, Emit], None], asked: Path, records: Path) -> None:
