@@ -122,7 +122,7 @@ def test_every_keyword_of_load_can_be_a_parameter():
         ({"exact": "yes"}, "exact: expected true or false"),
         ({"canary": "2"}, "canary: expected 0..1"),
         ({"memory": "much"}, "memory:"),
-        ({"engine": 'x"}'}, "engine: expected one of auto, cpu, cuda,"),
+        ({"engine": 'x"}'}, "engine: expected one of auto, .*, tensorrt-rtx, found"),
         ({"draft_engine": "cudda"}, "draft_engine: expected one of auto, cpu, cuda,"),
     ],
 )
@@ -156,6 +156,14 @@ def test_an_engine_that_does_not_run_the_graphs_is_refused_before_a_server_runs(
 def test_an_engine_for_a_draft_that_is_not_there_is_refused(tiny_bundle, repository):
     with pytest.raises(OptionError, match="the bundle has no draft"):
         write_repository(tiny_bundle, repository, parameters=FAKE | {"draft_engine": "cpu"})
+    assert not repository.exists()
+
+
+@pytest.mark.parametrize("given", [{"speculation": "off"}, {"proposers": "ngram"}])
+def test_an_engine_for_a_draft_that_does_not_draft_is_refused(tmp_path, repository, given):
+    bundle = tiny.write_bundle(tmp_path / "b", draft=True)
+    with pytest.raises(OptionError, match="^draft_engine: cpu is given, but"):
+        write_repository(bundle, repository, parameters=FAKE | given | {"draft_engine": "cpu"})
     assert not repository.exists()
 
 

@@ -36,7 +36,7 @@ CONFIG = "config.pbtxt"
 VERSION = "1"
 MAX_INSTANCES = 64
 PLANS = "plans"  # of `specedge build`, beside a bundle's own files
-_ENGINES = ("auto", *ENGINES, "fake")
+_ENGINES = ("auto", *ENGINES)
 _ERRNO = re.compile(r"\[Errno \d+\] (.*?)(: [\"'].*)?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
@@ -155,14 +155,14 @@ def _checked(bundle: Bundle, options: Mapping[str, Any]) -> Opener:
     Raises:
         OptionError, EngineError: `specedge.load` would refuse it on any machine.
     """
-    plan = ("speculation", "draft_length", "proposers", "context")
+    plan = ("speculation", "draft_length", "proposers", "context", "draft_engine")
     asked = LoadOptions.checked(bundle.manifest, **{key: options.get(key) for key in plan})
     check_threads(options.get("threads"))
     checked_memory(options.get("memory"))
     checked_share(options.get("canary", 0.0))
     for key in ("engine", "draft_engine"):
         value = options.get(key, "auto")
-        if value not in _ENGINES:
+        if value not in (*_ENGINES, "fake"):  # which is for tests, and not offered
             raise OptionError(f"{key}: expected one of {', '.join(_ENGINES)}, found {value!r}")
     return Opener(
         bundle,
