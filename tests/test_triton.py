@@ -162,7 +162,7 @@ def test_an_engine_for_a_draft_that_is_not_there_is_refused(tiny_bundle, reposit
 @pytest.mark.parametrize("given", [{"speculation": "off"}, {"proposers": "ngram"}])
 def test_an_engine_for_a_draft_that_does_not_draft_is_refused(tmp_path, repository, given):
     bundle = tiny.write_bundle(tmp_path / "b", draft=True)
-    with pytest.raises(OptionError, match="^draft_engine: cpu is given, but"):
+    with pytest.raises(OptionError, match=r"^draft_engine: cpu is given, but"):
         write_repository(bundle, repository, parameters=FAKE | given | {"draft_engine": "cpu"})
     assert not repository.exists()
 
