@@ -241,14 +241,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             work = Path(scratch)
             if given.work is not None:  # quick and full ones have other contexts
                 work = given.work.resolve() / ("quick" if given.quick else "full")
-            from specedge.errors import SpecedgeError
-
             try:
                 work.mkdir(parents=True, exist_ok=True)
                 is_config = given.source == CONFIG and not Path(CONFIG).exists()
                 source = sources.cut(work) if is_config else Path(given.source).resolve()
                 source = sources.unpacked(source, work)
-            except (SpecedgeError, KitError, OSError, EOFError, zlib.error) as error:
+            except (KitError, OSError, EOFError, zlib.error) as error:
                 return _nothing(f"source {given.source}, work {work}: {line(error)}")
             result = check(given, source, work)
     print(render(result))

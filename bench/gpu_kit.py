@@ -230,13 +230,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    from specedge.errors import SpecedgeError
-
     try:
         for line in make(parse(argv)):
             print(line)
-    except (KitError, SpecedgeError) as error:
+    except KitError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        print(f"error: {error}; run make install, and .venv/bin/python here", file=sys.stderr)
         return 1
     return 0
 

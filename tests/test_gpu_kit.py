@@ -205,6 +205,15 @@ def test_a_model_that_cannot_be_had_is_one_line(tmp_path, capsys, monkeypatch):
     assert said.count("\n") == 1
 
 
+def test_a_package_that_is_missing_is_one_line(source, tmp_path):
+    command = [sys.executable, "-S", gpu_kit.__file__, str(tmp_path / "kit"), "--no-wheels"]
+    for given in ([], ["--source", str(source)]):
+        done = subprocess.run([*command, *given], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert done.stderr.startswith("error: No module named")
+        assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_hands_on_the_python_of_the_box_and_the_wheel():
     command = ["make", "-n", "gpu-bundle", "GPU_PYTHON=3.13", "ONNXRUNTIME_GPU=a.whl"]

@@ -17,19 +17,22 @@ def of_config(name: str) -> Path:
     """The GGUF file of a config's target, out of the cache; fetched if it is not there.
 
     Raises:
-        SpecedgeError: there is no such config, its source is no package, or it cannot be fetched.
+        KitError: there is no such config, its source is no package, or it cannot be fetched.
     """
     from specedge.config import load_config
-    from specedge.errors import SourceError
+    from specedge.errors import SpecedgeError
     from specedge.export.sources import open_source
     from specedge.export.sources.cache import cache_folder, cached
     from specedge.progress import Silent
 
-    target = load_config(name).target
-    open_source(target.source, sha256=target.sha256).tensors.close()
-    found = cached(cache_folder(), target.source, Silent())
+    try:
+        target = load_config(name).target
+        open_source(target.source, sha256=target.sha256).tensors.close()
+        found = cached(cache_folder(), target.source, Silent())
+    except SpecedgeError as error:
+        raise KitError(str(error)) from error
     if found is None:
-        raise SourceError(
+        raise KitError(
             f"{name}: expected a source that is kept in the cache, found {target.source}; give "
             "--source FILE.gguf"
         )
@@ -99,7 +102,7 @@ def cut(work: Path) -> Path:
     """The model that a kit has, out of the cache into `work`; what is there already is kept.
 
     Raises:
-        SpecedgeError: see `of_config`.
+        KitError: see `of_config`.
     """
     target = work / "model.gguf"
     if not target.exists():
