@@ -21,7 +21,6 @@ from typing import Any
 
 from specedge.bundle import Bundle
 from specedge.canary.watching import checked_share
-from specedge.config import ENGINES
 from specedge.contract import MANIFEST
 from specedge.errors import ExportError, OptionError
 from specedge.export.staging import absent_parents, failure, remove_empty
@@ -36,7 +35,6 @@ CONFIG = "config.pbtxt"
 VERSION = "1"
 MAX_INSTANCES = 64
 PLANS = "plans"  # of `specedge build`, beside a bundle's own files
-_ENGINES = ("auto", *ENGINES)
 _ERRNO = re.compile(r"\[Errno \d+\] (.*?)(: [\"'].*)?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _INPUTS = (("prompt", "STRING"), ("messages", "STRING"), ("options", "STRING"), ("stream", "BOOL"))
@@ -73,8 +71,8 @@ def write_repository(
     Raises:
         BundleError: see `Bundle.open`.
         OptionError: a parameter, or the number of instances, that a load would refuse.
-        EngineError: an engine that does not run the bundle's graphs, or does not know an option
-            of the bundle's [engines.NAME].
+        EngineError: an engine that is none, does not run the bundle's graphs, or does not know an
+            option of the bundle's [engines.NAME].
         ExportError: a name that cannot be used, a destination that is taken or cannot be written.
     """
     bundle = Bundle.open(bundle_path)
@@ -160,10 +158,6 @@ def _checked(bundle: Bundle, options: Mapping[str, Any]) -> Opener:
     check_threads(options.get("threads"))
     checked_memory(options.get("memory"))
     checked_share(options.get("canary", 0.0))
-    for key in ("engine", "draft_engine"):
-        value = options.get(key, "auto")
-        if value not in (*_ENGINES, "fake"):  # which is for tests, and not offered
-            raise OptionError(f"{key}: expected one of {', '.join(_ENGINES)}, found {value!r}")
     return Opener(
         bundle,
         options.get("engine", "auto"),
