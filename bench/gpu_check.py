@@ -23,7 +23,8 @@ JSON      schema 1: box; stages [{name, status, seconds, budget_s, reason, peak_
           A stage is done, out of time, crashed or skipped. A record is passed or failed
           (correctness), measured, refused (an engine did not open the bundle) or skipped.
 exit      0: every correctness part that ran has passed, and one did; 1: one failed or did not come
-          to its end; 2: wrong usage; 3: nothing of ours could be run, or a package is missing
+          to its end, or an engine whose runtime is there opened nothing; 2: wrong usage; 3: nothing
+          of ours could be run, or a package is missing
 """
 
 from __future__ import annotations

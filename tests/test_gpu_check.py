@@ -218,6 +218,14 @@ def test_the_exit_code_is_zero_only_when_what_ran_was_right(stages, statuses, co
     assert report.verdict({"stages": stages, "records": records}) == code
 
 
+def test_an_engine_that_opens_nothing_fails_a_check_that_another_passes():
+    passed = {"status": "passed", "engine": "cuda"}
+    partly = [passed, {"status": "refused", "engine": "cuda"}]
+    wholly = [passed, {"status": "refused", "engine": "tensorrt"}]
+    assert report.verdict({"stages": [], "records": partly}) == 0
+    assert report.verdict({"stages": [], "records": wholly}) == 1
+
+
 # --- is it right ----------------------------------------------------------------------------------
 
 

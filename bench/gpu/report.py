@@ -12,7 +12,7 @@ SHORT = 30  # characters; a reason of no more is no shorter when another place i
 COLUMNS = (1, 2, 4, 5, 8, 16)  # N of a table; the JSON has all
 VERDICTS = {
     0: "every correctness part that ran has passed",
-    1: "NOT RIGHT: a correctness part failed, or did not come to its end",
+    1: "NOT RIGHT: a correctness part failed or did not end, or an engine opens nothing",
     3: "NOTHING COULD BE RUN: no part of specedge was checked or timed on this box",
 }
 CHECKED = ("logits", "greedy", "accept")  # stages that a correctness part is in
@@ -27,7 +27,13 @@ def verdict(result: Json) -> int:
     )
     if ended_badly or any(record["status"] == "failed" for record in records):
         return 1
-    return 0 if any(record["status"] == "passed" for record in records) else 3
+    by_status = {
+        status: {record.get("engine") for record in records if record["status"] == status}
+        for status in ("passed", "refused")
+    }
+    if by_status["passed"] and by_status["refused"] - by_status["passed"]:
+        return 1  # an engine that the box has opens none of its bundles
+    return 0 if by_status["passed"] else 3
 
 
 class Reasons:
