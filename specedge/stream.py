@@ -119,6 +119,7 @@ class TextStream:
         text, self._held = self._held[:at], self._held[at:]
         if at <= self._covered:
             self._covered -= at
+            self._ends = [end - at for end in self._ends]
             return Delta(text, self._out)
         done = next(n for n, end in enumerate(self._ends, 1) if end >= at)
         self._out += done

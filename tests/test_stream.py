@@ -68,6 +68,7 @@ STOPS = st.lists(
 @example(BYTE.encode("xENX").tolist(), ["END", "NX"], [1, 1, 1])
 @example(BYTE.encode("aé").tolist(), ["é"], [1, 1, 1])
 @example(BYTE.encode("ENDEN").tolist(), ["ENDENDEN", "NDE"], [1])
+@example([270, 266, 270], ["END"], [])
 @example(BYTE.encode("aENDE").tolist(), ["ENDE", "ND"], [9])
 @example(BYTE.encode("aENDE").tolist(), ["ND", "ENDE"], [9])
 @example(BYTE.encode("aEND").tolist(), ["ND", "END"], [9])
