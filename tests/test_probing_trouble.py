@@ -263,14 +263,14 @@ def test_an_engine_that_fails_ends_the_probe_in_one_line(pair, ask, desk, moment
 def test_a_disk_that_takes_nothing_is_a_note_and_the_findings_are_there(
     pair, ask, monkeypatch, error
 ):
-    write = Path.write_text
+    write = Path.write_bytes
 
     def refuse(self, *args, **given):
         if self.suffix == ".jsonl":
             return write(self, *args, **given)
         raise error
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "write_bytes", refuse)
     probed = ask(pair)
     assert (probed.measured, probed.path) == (True, None)
     (note,) = probed.notes

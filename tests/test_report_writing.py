@@ -21,7 +21,7 @@ def test_a_page_is_written_and_replaced_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("failing", ["write_text", "replace"])
+@pytest.mark.parametrize("failing", ["write_bytes", "replace"])
 def test_a_failure_leaves_the_old_page_and_no_scratch(tmp_path, monkeypatch, failing):
     path = tmp_path / "report.html"
     write(path, "old")
@@ -90,7 +90,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch):
     def refused(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(Path, "write_bytes", refused)
     with pytest.raises(SpecedgeError, match="cannot be written: Permission denied"):
         write(tmp_path / "report.html", "page")
 
