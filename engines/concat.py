@@ -60,7 +60,7 @@ def open_engine(
         bundle_path: the bundle's folder.
         spec: which graph of it.
         provider: "cpu"; these graphs run nowhere else.
-        options: none are known.
+        options: of the session ([engines.cpu]), in its own words.
         threads: of the intra-op pool; None: every core this process may run on.
         context: rows of KV, at most spec.context; None: all of them.
         exact: of no effect: there is nothing to pad.

@@ -36,7 +36,7 @@ def main() -> None:
 
     try:
         say(traced=run(json.loads(sys.argv[1]), lambda title: say(stage=title)))
-    except Exception as error:
+    except Exception as error:  # whatever a library raises, the parent tells it in one line
         say(error=reason_of(error))
         sys.exit(1)
 

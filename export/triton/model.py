@@ -67,7 +67,7 @@ class _Reply:
             if not self._ended:
                 self._send(response, last=True)
                 return
-        except Exception as error:
+        except Exception as error:  # the client may be gone; the instance outlives it
             message = f"{message}; and the client cannot be told: {with_class(error)}"
         self._triton.Logger.log_error(message)
 
