@@ -216,7 +216,14 @@ def test_a_package_that_is_missing_is_one_line(source, tmp_path):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_make_hands_on_the_python_of_the_box_and_the_wheel():
-    command = ["make", "-n", "gpu-bundle", "GPU_PYTHON=3.13", "ONNXRUNTIME_GPU=a.whl"]
+    command = [
+        "make",
+        "-n",
+        "--no-print-directory",
+        "gpu-bundle",
+        "GPU_PYTHON=3.13",
+        "ONNXRUNTIME_GPU=a.whl",
+    ]
     said = subprocess.run(command, cwd=BENCH.parent, capture_output=True, text=True, check=True)
     words = said.stdout.replace("\\\n", " ").split()
     given = gpu_kit.parse(words[words.index("bench/gpu_kit.py") + 1 :])
